@@ -1,0 +1,78 @@
+// Package systemd speaks the service manager's small protocols: readiness and
+// watchdog messages, and listening sockets passed at the start. Beside it lie the
+// unit, sysusers and tmpfiles files. It never speaks D-Bus and never needs systemd
+// to be there.
+package systemd
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// States for Notify: sd_notify(3).
+const (
+	Ready     = "READY=1"
+	Stopping  = "STOPPING=1"
+	Reloading = "RELOADING=1"
+	Alive     = "WATCHDOG=1" // at least once in each Watchdog interval
+)
+
+// Notify tells the service manager a state (several, one a line). Without
+// NOTIFY_SOCKET in the environment nobody asked: it does nothing and returns nil.
+// A socket that is named but cannot be reached is an error. sd_notify(3).
+func Notify(state string) error {
+	addr, ok := os.LookupEnv("NOTIFY_SOCKET")
+	if !ok || addr == "" {
+		return nil
+	}
+	if addr[0] != '/' && addr[0] != '@' {
+		return fmt.Errorf("cannot notify %q: neither a path nor an abstract address", addr)
+	}
+	// net turns a leading @ into the abstract address's NUL.
+	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: addr, Net: "unixgram"})
+	if err != nil {
+		return fmt.Errorf("cannot notify the service manager: %w", err)
+	}
+	_, err = conn.Write([]byte(state))
+	return errors.Join(err, conn.Close())
+}
+
+// Status is a state that shows one line of text in `systemctl status`.
+func Status(text string) string {
+	return "STATUS=" + strings.ReplaceAll(text, "\n", " ")
+}
+
+// Watchdog returns the interval within which the service manager wants to hear
+// Alive; 0 means that it does not watch this process. sd_watchdog_enabled(3).
+func Watchdog(env []string) (time.Duration, error) {
+	usec, ok := lookup(env, "WATCHDOG_USEC")
+	if !ok {
+		return 0, nil
+	}
+	if pid, ok := lookup(env, "WATCHDOG_PID"); ok && pid != strconv.Itoa(os.Getpid()) {
+		return 0, nil
+	}
+	n, err := strconv.ParseInt(usec, 10, 64)
+	if err != nil || n <= 0 || n > int64(maxInterval/time.Microsecond) {
+		return 0, fmt.Errorf("cannot use WATCHDOG_USEC=%q: want microseconds, more than 0", usec)
+	}
+	return time.Duration(n) * time.Microsecond, nil
+}
+
+// maxInterval keeps microseconds within what a Duration can hold.
+const maxInterval = 365 * 24 * time.Hour
+
+// lookup finds the last value of a name in NAME=value strings.
+func lookup(env []string, name string) (string, bool) {
+	for i := len(env) - 1; i >= 0; i-- {
+		if value, ok := strings.CutPrefix(env[i], name+"="); ok {
+			return value, true
+		}
+	}
+	return "", false
+}
