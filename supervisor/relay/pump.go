@@ -1,0 +1,150 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+var (
+	errLimit = errors.New("output limit reached")
+	errHung  = errors.New("no process has the terminal open")
+)
+
+// pump moves one stream from its pipe into its spool until the pipe ends.
+func (o *Output) pump(ctx context.Context, s *stream) error {
+	if s.ended.Load() {
+		return nil
+	}
+	for {
+		room, err := o.waitRoom(ctx, s)
+		if err == nil {
+			err = o.takeSome(ctx, s, room)
+		}
+		switch {
+		case err == nil:
+			continue
+		case ctx.Err() != nil && !errors.Is(err, io.EOF):
+			return context.Cause(ctx)
+		case errors.Is(err, errLimit), errors.Is(err, os.ErrDeadlineExceeded):
+			o.cut.Store(true)
+			err = nil
+		case errors.Is(err, io.EOF):
+			err = nil
+		default:
+			o.cut.Store(true)
+		}
+		s.ended.Store(true)
+		o.subs.wake()
+		return err
+	}
+}
+
+// takeSome moves at most room bytes, and frees what is old enough.
+func (o *Output) takeSome(ctx context.Context, s *stream, room int) error {
+	n, err := o.take(s, room)
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		o.full.Store(true)
+		if err := s.spool.free(o.old(s), 1); err != nil {
+			return err
+		}
+		return o.pause(ctx, hungRetry)
+	}
+	if errors.Is(err, errHung) {
+		return o.pauseHung(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	o.full.Store(false)
+	if n == 0 {
+		return io.EOF
+	}
+	s.last.Store(int64(time.Since(o.start)))
+	s.spool.size.Add(int64(n))
+	o.subs.wake()
+	return s.spool.free(o.old(s), punchStep)
+}
+
+// old returns the offset below which s needs no byte any more.
+func (o *Output) old(s *stream) int64 {
+	old := s.spool.size.Load() - o.c.Keep
+	if o.c.Overflow == Block {
+		old = min(old, s.delivered.Load())
+	}
+	return max(old, 0)
+}
+
+// waitRoom returns how many bytes may be taken now, and waits while it is none.
+func (o *Output) waitRoom(ctx context.Context, s *stream) (int, error) {
+	gone, late := o.gone, (<-chan time.Time)(nil)
+	for {
+		if room := o.room(s); room > 0 {
+			return room, nil
+		}
+		select {
+		case <-s.room:
+		case <-gone:
+			gone = nil
+			t := time.NewTimer(time.Duration(o.deadline.Load()) - time.Since(o.start))
+			defer t.Stop()
+			late = t.C
+		case <-late:
+			return 0, os.ErrDeadlineExceeded
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
+	}
+}
+
+// room returns how many bytes of s may be taken before the owner has more of it.
+func (o *Output) room(s *stream) int {
+	if o.c.Overflow == Drop {
+		return spliceMax
+	}
+	keep := o.c.Keep
+	select {
+	case <-o.gone:
+		keep += drainMax
+	default:
+	}
+	return int(min(keep-(s.spool.size.Load()-s.delivered.Load()), spliceMax))
+}
+
+// pause waits for d, or until ctx or the time after End is over.
+func (o *Output) pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	select {
+	case <-o.gone:
+		if time.Since(o.start) > time.Duration(o.deadline.Load()) {
+			return os.ErrDeadlineExceeded
+		}
+	default:
+	}
+	return nil
+}
+
+// pauseHung waits a little for a process to open the terminal again; once the process
+// is gone nobody will.
+func (o *Output) pauseHung(ctx context.Context) error {
+	t := time.NewTimer(hungRetry)
+	defer t.Stop()
+	select {
+	case <-o.gone:
+		return io.EOF
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
+}
