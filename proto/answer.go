@@ -1,5 +1,13 @@
 package proto
 
+import (
+	"bytes"
+	"errors"
+	"fmt"
+
+	"github.com/go-json-experiment/json"
+)
+
 // Answer is the response of a request's own type with a reply, for an answer that
 // has nothing else to say, such as a refusal. A Ping or a Shutdown has none: nil.
 func Answer(req Request, r Reply) Response {
@@ -43,4 +51,64 @@ func (r *Reply) status() Status {
 		return StatusNotFound
 	}
 	return StatusError
+}
+
+// ErrUnknownType is returned by DecodeAnswer for a message that this package does
+// not know. A client goes on without it.
+var ErrUnknownType = errors.New("unknown type of message")
+
+// newAnswer is a new, empty message of a type that a daemon sends, or nil.
+func newAnswer(t Type) Message {
+	switch t {
+	case TypeHandshakeResp:
+		return &HandshakeResp{}
+	case TypePong:
+		return &Pong{}
+	case TypeError:
+		return &ErrorMsg{}
+	case TypeSpawnResp:
+		return &SpawnResp{}
+	case TypeWriteResp:
+		return &WriteResp{}
+	case TypeReadEvent:
+		return &ReadEvent{}
+	case TypeKillResp:
+		return &KillResp{}
+	case TypeStatusResp:
+		return &StatusResp{}
+	case TypeListResp:
+		return &ListResp{}
+	case TypeWaitResp:
+		return &WaitResp{}
+	case TypeStatsResp:
+		return &StatsResp{}
+	case TypeExplainResp:
+		return &ExplainResp{}
+	case TypeResizeResp:
+		return &ResizeResp{}
+	}
+	return nil
+}
+
+// DecodeAnswer reads one line from a daemon: a response, an event, a pong or an
+// error. It is as strict as Decode about JSON, and takes null for an absent
+// value. A type that it does not know gives ErrUnknownType.
+func DecodeAnswer(line []byte) (Message, error) {
+	if len(bytes.TrimSuffix(line, []byte{'\n'})) > MaxFrame {
+		return nil, fmt.Errorf("cannot read a line of %d bytes: %w", len(line), ErrFrameTooLarge)
+	}
+	var head struct {
+		Type Type `json:"type"`
+	}
+	if err := json.Unmarshal(line, &head); err != nil {
+		return nil, fmt.Errorf("cannot read a line: %w", err)
+	}
+	m := newAnswer(head.Type)
+	if m == nil {
+		return nil, fmt.Errorf("cannot read a message of type %s: %w", quote(string(head.Type)), ErrUnknownType)
+	}
+	if err := json.Unmarshal(line, m); err != nil {
+		return nil, fmt.Errorf("cannot read %s: %w", head.Type, err)
+	}
+	return m, nil
 }

@@ -86,6 +86,9 @@ func fieldNames() []string { return []string{"proc_id", "data", "cmd", "rows", "
 // case exactly one of the two is nil.
 func Decode(line []byte) (Request, *ErrorMsg) {
 	h, f := scan(line)
+	if h.id == "" || len(h.id) > MaxID || strings.IndexByte(h.id, 0) >= 0 {
+		h.id = "" // nothing that could be echoed
+	}
 	if f != nil {
 		return nil, f.message(h.id)
 	}
@@ -164,8 +167,8 @@ func fillRequest(req Request, line []byte) *fault {
 	case errors.Is(err, json.ErrUnknownName):
 		return violation(name, "cannot use %s: there is no such field", quote(name))
 	case errors.Is(err, errNull):
-		return violation(name, "cannot use null for %s: want %s", quote(name), want)
-	case sem.JSONValue != nil && name != "auth_token":
+		return violation(name, "cannot use null for %s: leave it out or give it a value", quote(name))
+	case sem.JSONValue != nil && !strings.HasSuffix(name, "token"): // a secret is never repeated
 		return violation(name, "cannot use %s for %s: want %s", shorten(string(sem.JSONValue)), quote(name), want)
 	default:
 		return violation(name, "cannot use %s for %s: want %s", kindName(sem.JSONKind), quote(name), want)
@@ -190,7 +193,7 @@ func wanted(t reflect.Type) string {
 	case reflect.Uint16:
 		return "an integer from 0 to 65535"
 	case reflect.Float64:
-		return "a number"
+		return "a number that 64 bits can hold"
 	case reflect.Slice:
 		return "a list"
 	default:
@@ -236,13 +239,17 @@ func scan(line []byte) (head, *fault) {
 	case bytes.IndexByte(line, 0) >= 0:
 		return h, &fault{CodeParseError, Detail{Offset: Size(bytes.IndexByte(line, 0))}, "a line cannot have a NUL byte"}
 	}
-	w := walk{dec: jsontext.NewDecoder(bytes.NewReader(line))}
+	w := walk{dec: jsontext.NewDecoder(bytes.NewBuffer(line))}
 	err := w.object(&h)
 	switch {
 	case err != nil && !utf8.Valid(line):
 		return h, &fault{CodeParseError, Detail{}, "the line is not UTF-8"}
 	case err != nil:
-		return h, syntaxFault(err, w.dec.InputOffset())
+		f := syntaxFault(err, w.dec.InputOffset())
+		if errors.Is(err, jsontext.ErrDuplicateName) && f.detail.Field == "id" {
+			h.id = "" // which of the two is meant cannot be known
+		}
+		return h, f
 	case w.fault != nil:
 		return h, w.fault
 	}
@@ -255,9 +262,7 @@ func (h *head) check() *fault {
 	case h.id == "":
 		return violation("id", "a message needs an id of 1 to %d bytes", MaxID)
 	case len(h.id) > MaxID:
-		n := len(h.id)
-		h.id = ""
-		return violation("id", "cannot use an id of %d bytes: want 1 to %d", n, MaxID)
+		return violation("id", "cannot use an id of %d bytes: want 1 to %d", len(h.id), MaxID)
 	case !h.hasType:
 		return violation("type", "a message needs a type")
 	}
@@ -409,13 +414,18 @@ func syntaxFault(err error, at int64) *fault {
 	return &fault{CodeParseError, d, "the line is not JSON: " + plainText(err)}
 }
 
-// plainText is the cause of a decoder's error without the decoder's own words.
+// plainText is the cause of a decoder's error without the decoder's own words
+// and without what it quotes of the line, which may be a secret.
 func plainText(err error) string {
 	var syn *jsontext.SyntacticError
 	if errors.As(err, &syn) && syn.Err != nil {
 		err = syn.Err
 	}
-	return shorten(strings.TrimPrefix(strings.TrimPrefix(err.Error(), "jsontext: "), "json: "))
+	text := err.Error()
+	if before, _, quotes := strings.Cut(text, "`"); quotes {
+		text = before + "in a string"
+	}
+	return shorten(strings.TrimPrefix(strings.TrimPrefix(text, "jsontext: "), "json: "))
 }
 
 // shorten cuts what a client sent to a length that fits a sentence.
