@@ -208,7 +208,7 @@ func (in *Input) Serve(ctx context.Context) error {
 		}
 		n, err := in.put(w)
 		if err == nil && w.eof == ThenEOF {
-			err = in.putEOF(ctx)
+			err = in.putEOF()
 		}
 		in.answer(w, n, err)
 	}
@@ -240,7 +240,7 @@ func (in *Input) put(w *write) (int, error) {
 }
 
 // putEOF closes a pipe, or types the end at a terminal.
-func (in *Input) putEOF(ctx context.Context) error {
+func (in *Input) putEOF() error {
 	if in.c.Kind == Pipe {
 		if err := in.c.CloseStdin(); err != nil {
 			return fmt.Errorf("cannot close stdin: %w", err)
@@ -266,7 +266,7 @@ func (in *Input) putEOF(ctx context.Context) error {
 		return err
 	}
 	in.midLine = false
-	return ctx.Err()
+	return nil
 }
 
 // answer tells w's caller what became of it, and takes it off the queue.
@@ -283,7 +283,7 @@ func (in *Input) answer(w *write, n int, err error) {
 		why = in.stop
 	}
 	if err != nil && n > 0 {
-		why = fmt.Errorf("%w: %d of %d bytes: %w", ErrUnknown, n, len(w.data), why)
+		why = fmt.Errorf("%w: %d of %d bytes: %s", ErrUnknown, n, len(w.data), why.Error()) // not ErrDead too
 	}
 	if in.stop != nil {
 		in.stop = nil

@@ -165,10 +165,10 @@ func (o *Output) Cursor() Cursor {
 	return c
 }
 
-// Seek moves the owner's cursor to these offsets; numbers of events go on. An offset
+// SetCursor moves the owner's cursor to these offsets; numbers of events go on. An offset
 // whose bytes are freed already gives a gap event at the next Deliver. It fails with
 // ErrRange past the end and with ErrDelivering while Deliver runs.
-func (o *Output) Seek(stdout, stderr int64) error {
+func (o *Output) SetCursor(stdout, stderr int64) error {
 	if !o.delivering.CompareAndSwap(false, true) {
 		return ErrDelivering
 	}

@@ -52,7 +52,7 @@ var (
 	ErrBusy = errors.New("the queue of stdin is full")
 	// ErrEOF says that an earlier write has closed stdin. Nothing was taken.
 	ErrEOF = errors.New("stdin was closed by an earlier write")
-	// ErrDelivering says that another Deliver or Seek of this output is going on.
+	// ErrDelivering says that another Deliver or SetCursor of this output is going on.
 	ErrDelivering = errors.New("output is being delivered")
 	// ErrRange says that an offset lies past the end of the stream.
 	ErrRange = errors.New("offset is past the end of the stream")
