@@ -1,0 +1,106 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// defaultSocket is where the service listens.
+const defaultSocket = "/run/pinfold/pinfold.sock"
+
+// cli is what every command has: its environment and standard streams.
+type cli struct {
+	env    []string
+	stdin  io.Reader
+	stdout io.Writer
+	stderr io.Writer
+	exit   int // what run returns when no command fails
+}
+
+// run carries out one command line and returns its exit code.
+func run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	c := &cli{env: env, stdin: stdin, stdout: stdout, stderr: stderr}
+	root := c.root()
+	root.SetArgs(args)
+	root.SetIn(stdin)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	cmd, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		return c.exit
+	}
+	return c.report(cmd, err)
+}
+
+func (c *cli) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "pinfold",
+		Short:         "Run commands in pens that a policy describes",
+		Long:          "Pinfold runs each command in a pen of its own: what it may see, use and do is what a policy file says.\n\n" + exitTable(),
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          cobra.NoArgs,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.CompletionOptions.DisableDefaultCmd = true
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
+	for _, command := range []func() *cobra.Command{
+		c.runCommand, c.connectCommand, c.psCommand, c.killCommand, c.statusCommand, c.explainCommand,
+		c.policyCommand, c.doctorCommand, c.versionCommand,
+	} {
+		root.AddCommand(command())
+	}
+	return root
+}
+
+// getenv returns the last value of a name, empty if there is none.
+func (c *cli) getenv(name string) string {
+	for _, kv := range slices.Backward(c.env) {
+		if value, ok := strings.CutPrefix(kv, name+"="); ok {
+			return value
+		}
+	}
+	return ""
+}
+
+// printf writes to standard output; a failed write is an error of the command.
+func (c *cli) printf(format string, args ...any) error {
+	if _, err := fmt.Fprintf(c.stdout, format, args...); err != nil {
+		return fmt.Errorf("cannot write standard output: %w", err)
+	}
+	return nil
+}
+
+// report prints an error and returns the exit code that belongs to it.
+func (c *cli) report(cmd *cobra.Command, err error) int {
+	var f *failure
+	if !errors.As(err, &f) {
+		f = &failure{code: exitUsage, err: err}
+		if !strings.HasPrefix(err.Error(), "unknown command") && !strings.Contains(err.Error(), "arg(s)") {
+			f.code = exitFailed
+		}
+	}
+	if f.code == exitUsage && f.hint == "" {
+		f.hint = cmd.CommandPath() + " --help"
+	}
+	if f.code == exitUsage && usesRunCodes(cmd) {
+		f.code = exitRunFailed
+	}
+	s := c.style(c.stderr)
+	text := s.red(cmd.CommandPath()+":") + " " + f.err.Error() + "\n"
+	if f.hint != "" {
+		text += s.dim("  try: ") + f.hint + "\n"
+	}
+	// Nothing is left to do where even standard error cannot be written.
+	_, _ = io.WriteString(c.stderr, text)
+	return f.code
+}
+
+// usesRunCodes says whether a command keeps the low exit codes for what it runs.
+func usesRunCodes(cmd *cobra.Command) bool { return cmd.Name() == "run" }

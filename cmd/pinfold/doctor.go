@@ -1,0 +1,133 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"iter"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"pinfold/sandbox"
+)
+
+// optionalControls are those that the default policy does not require.
+func optionalControls() []sandbox.Control {
+	return []sandbox.Control{sandbox.ControlIO, sandbox.ControlUserNS}
+}
+
+// checkup is what doctor says about one control.
+type checkup struct {
+	Control   sandbox.Control `json:"control"`
+	Required  bool            `json:"required"` // by the defaults of a policy
+	Available bool            `json:"available"`
+	BlockedBy string          `json:"blocked_by,omitempty"`
+	Fix       string          `json:"fix,omitempty"`
+}
+
+// diagnosis is everything that doctor says.
+type diagnosis struct {
+	Kernel      string    `json:"kernel"`
+	Machine     string    `json:"machine"`
+	LandlockABI int       `json:"landlock_abi"`
+	Controls    []checkup `json:"controls"`
+}
+
+func (c *cli) doctorCommand() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Say which controls this host has, what blocks the others, and how to fix it",
+		Long:  "Tries every control on this host. Exit 1 if one that policies require by default is missing.",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return c.doctor(cmd.Context(), asJSON)
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
+	return cmd
+}
+
+func (c *cli) doctor(ctx context.Context, asJSON bool) error {
+	features, err := sandbox.Probe(ctx)
+	if err != nil {
+		return fail(exitFailed, "pinfold doctor, as the user that the daemon runs as", errorf("cannot probe this host: %w", err))
+	}
+	d := diagnose(features, features.Lacks())
+	if asJSON {
+		data, err := json.MarshalIndent(d, "", "  ")
+		if err != nil {
+			return err
+		}
+		if err := c.printf("%s\n", data); err != nil {
+			return err
+		}
+	} else if err := c.printf("%s", d.text(c.style(c.stdout))); err != nil {
+		return err
+	}
+	if slices.ContainsFunc(d.Controls, checkup.missing) {
+		c.exit = exitFailed
+	}
+	return nil
+}
+
+func (k checkup) missing() bool { return k.Required && !k.Available }
+
+// diagnose says of every control whether it is among those that are lacking.
+func diagnose(f sandbox.Features, lacks []sandbox.Lack) diagnosis {
+	d := diagnosis{Kernel: f.Kernel, Machine: f.Machine, LandlockABI: f.LandlockABI}
+	for _, control := range sandbox.Controls() {
+		k := checkup{Control: control, Required: !slices.Contains(optionalControls(), control), Available: true}
+		if i := slices.IndexFunc(lacks, func(l sandbox.Lack) bool { return l.Control == control }); i >= 0 {
+			k.Available, k.BlockedBy, k.Fix = false, lacks[i].Why, lacks[i].Fix
+		}
+		d.Controls = append(d.Controls, k)
+	}
+	return d
+}
+
+func (d diagnosis) text(s style) string {
+	out := "kernel " + d.Kernel + " " + d.Machine + ", Landlock ABI " + strconv.Itoa(d.LandlockABI) + "\n"
+	rows := make([][]string, 0, len(d.Controls))
+	for _, k := range d.Controls {
+		row := []string{string(k.Control), "available"}
+		if !k.Available {
+			row[1] = "blocked by " + k.BlockedBy
+			if !k.Required {
+				row[1] += " (not required by default)"
+			}
+		}
+		rows = append(rows, row)
+	}
+	lines := table(rows)
+	at := 0
+	for line := range lineSeq(lines) {
+		k := d.Controls[at]
+		at++
+		switch {
+		case k.Available:
+			out += s.green("ok ") + " " + line + "\n"
+		case k.Required:
+			out += s.red("no ") + " " + line + "\n"
+		default:
+			out += s.yellow("-- ") + " " + line + "\n"
+		}
+		if k.Fix != "" && !k.Available {
+			out += "      fix: " + k.Fix + "\n"
+		}
+	}
+	return out
+}
+
+// lineSeq yields the lines of a text without their ends.
+func lineSeq(text string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for line := range strings.Lines(text) {
+			if !yield(strings.TrimSuffix(line, "\n")) {
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,166 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"pinfold/proto"
+	"pinfold/proto/client"
+)
+
+func (c *cli) runCommand() *cobra.Command {
+	var r request
+	var pty bool
+	cmd := &cobra.Command{
+		Use:   "run [flags] -- COMMAND…",
+		Short: "Run a command in a pen",
+		Long: "Runs one command. Its input and output are those of this program, byte for byte, and so is its exit status.\n" +
+			"If the socket exists its daemon runs the command; otherwise a private daemon is started for it alone,\n" +
+			"which is a convenience and no boundary.\n\n" + exitTable(),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return c.run(cmd.Context(), &r, pty, args)
+		},
+	}
+	r.flags(cmd)
+	cmd.Flags().BoolVar(&pty, "pty", false, "give the command a terminal of its own")
+	return cmd
+}
+
+func (c *cli) run(ctx context.Context, r *request, pty bool, argv []string) (err error) {
+	spawn, err := r.spawn(argv)
+	if err != nil {
+		return err
+	}
+	signals := make(chan os.Signal, 16)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGWINCH)
+	defer signal.Stop(signals)
+	l, err := c.dialOrStart(ctx, r.socket)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, l.part(ctx)) }()
+	tty := &terminal{stdin: c.stdin, stdout: c.stdout}
+	if pty {
+		spawn.PTY = tty.size()
+	}
+	p, err := l.Spawn(ctx, spawn)
+	if err != nil {
+		return c.spawnFailed(r, err)
+	}
+	if pty {
+		if err := tty.raw(); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, tty.restore()) }()
+	}
+	return c.attend(ctx, r, p, signals, tty)
+}
+
+// attend feeds the process, passes signals on and writes its output, until its
+// final event.
+func (c *cli) attend(ctx context.Context, r *request, p *client.Process, signals <-chan os.Signal, tty *terminal) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var work sync.WaitGroup
+	defer work.Wait()
+	defer cancel()
+	f := &forwarder{process: p, tty: tty, warn: func(err error) { c.warn("run", err) }}
+	// The reader of standard input cannot be waited for: a read of a terminal ends
+	// when somebody types. It ends with this program.
+	go f.feed(ctx, c.stdin)
+	work.Go(func() { f.signals(ctx, signals) })
+	verdict, err := c.output(ctx, r, p)
+	if err != nil {
+		return fail(exitFailed, "pinfold ps", errorf("cannot follow %s: %w", p.ID, err))
+	}
+	c.exit = runCode(verdict)
+	c.tell(verdict)
+	return nil
+}
+
+// output writes the output of a process as its bytes, or with --json as events.
+func (c *cli) output(ctx context.Context, r *request, p *client.Process) (*proto.Verdict, error) {
+	if !r.asJSON {
+		return p.Copy(ctx, c.stdout, c.stderr)
+	}
+	if err := c.message(p.Spawned); err != nil {
+		return nil, err
+	}
+	for {
+		e, err := p.Next(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if err := c.message(e); err != nil {
+			return nil, err
+		}
+		if e.Final() {
+			return e.Verdict, nil
+		}
+	}
+}
+
+// message prints one message of the wire.
+func (c *cli) message(m proto.Message) error {
+	line, err := proto.Append(nil, m)
+	if err != nil {
+		return err
+	}
+	if _, err := c.stdout.Write(line); err != nil {
+		return errorf("cannot write standard output: %w", err)
+	}
+	return nil
+}
+
+// spawnFailed prints the refusal itself with --json, and turns it into a failure.
+func (c *cli) spawnFailed(r *request, err error) error {
+	var refused *client.Error
+	if r.asJSON && errors.As(err, &refused) && refused.Response != nil {
+		if err := c.message(refused.Response); err != nil {
+			return err
+		}
+	}
+	return refusal(err, "pinfold explain -- COMMAND")
+}
+
+// tell says how a process ended where its exit code alone would not.
+func (c *cli) tell(v *proto.Verdict) {
+	if v == nil || v.Cause == proto.CauseExited || v.Cause == proto.CauseSignaled {
+		return
+	}
+	text := string(v.Cause)
+	if v.Scope != "" {
+		text += " of the " + v.Scope
+	}
+	if v.Stage != "" {
+		text += ", " + v.Stage
+	}
+	c.warn("run", errorf("the command was ended: %s, after %.1fs", text, float64(v.Usage.Wall)))
+}
+
+// warn says something on standard error that does not change the outcome.
+func (c *cli) warn(command string, err error) {
+	s := c.style(c.stderr)
+	_, _ = io.WriteString(c.stderr, fmt.Sprintf("%s %s\n", s.yellow("pinfold "+command+":"), err))
+}
+
+// runCode is the exit code of run for a verdict.
+func runCode(v *proto.Verdict) int {
+	switch {
+	case v == nil, v.Cause == proto.CauseLost, v.Cause == proto.CauseStartFailed:
+		return exitRunFailed
+	case v.Code < 0:
+		return signalBase - v.Code
+	case v.Code == 0 && v.Cause != proto.CauseExited:
+		// It took its end for an order and left well; it did not do its work.
+		return signalBase + int(syscall.SIGTERM)
+	}
+	return v.Code
+}
