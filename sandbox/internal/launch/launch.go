@@ -1,0 +1,84 @@
+// Package launch starts an image as PID 1 of a new pen and knows the messages
+// that pass on its status socket. It never looks at what the image does and
+// never waits for it.
+package launch
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"syscall"
+)
+
+// Start is one pen to start.
+type Start struct {
+	Image   *os.File    // as image.Program.Memfd returns it
+	Files   map[int]int // number in PID 1 (image.FD…) -> descriptor here; 0, 1, 2 and the held ones must be there
+	Flags   uintptr     // namespaces: CLONE_NEW… of clone(2)
+	Cgroup  *os.File    // v2 directory that PID 1 begins in (CLONE_INTO_CGROUP, Linux 5.7); nil: this process's
+	Program string      // path inside the view
+	Dir     string      // working directory inside the view
+	Argv    []string    // of the target
+	Env     []string
+
+	// With CLONE_NEWUSER; user_namespaces(7).
+	UIDMaps, GIDMaps []syscall.SysProcIDMap
+	Groups           Groups
+	Credential       *syscall.Credential // ids inside that the image is executed with; 0 keeps its capabilities
+	Ambient          []uintptr           // capabilities kept where the ids are not 0: capabilities(7)
+}
+
+// Groups says whether a user namespace may call setgroups(2).
+type Groups string
+
+// Answers to setgroups in a user namespace.
+const (
+	GroupsDenied  Groups = "" // as a process without CAP_SETGID must: user_namespaces(7)
+	GroupsAllowed Groups = "allowed"
+)
+
+// Run starts PID 1, which waits at the first gate. It returns its pid and a
+// pidfd (Linux 5.3) that the caller closes; the caller also waits for the pid.
+func Run(s Start) (int, *os.File, error) {
+	if len(s.Argv) == 0 {
+		return 0, nil, fmt.Errorf("cannot start %s: argv is empty", s.Program)
+	}
+	pidfd := -1
+	sys := &syscall.SysProcAttr{
+		Cloneflags:                 s.Flags,
+		PidFD:                      &pidfd,
+		UidMappings:                s.UIDMaps,
+		GidMappings:                s.GIDMaps,
+		GidMappingsEnableSetgroups: s.Groups == GroupsAllowed,
+		Credential:                 s.Credential,
+		AmbientCaps:                s.Ambient,
+	}
+	if s.Cgroup != nil {
+		sys.UseCgroupFD = true
+		sys.CgroupFD = int(s.Cgroup.Fd())
+	}
+	argv := append([]string{s.Program, s.Dir}, s.Argv...)
+	attr := &syscall.ProcAttr{Env: s.Env, Files: table(s.Files), Sys: sys}
+	pid, err := syscall.ForkExec("/proc/self/fd/"+strconv.Itoa(int(s.Image.Fd())), argv, attr)
+	if err != nil {
+		return 0, nil, fmt.Errorf("cannot start PID 1 of the pen: %w", os.NewSyscallError("clone", err))
+	}
+	if pidfd < 0 {
+		return pid, nil, fmt.Errorf("cannot get a pidfd for %d: the kernel is older than 5.3", pid)
+	}
+	return pid, os.NewFile(uintptr(pidfd), "pidfd"), nil
+}
+
+// table puts descriptors on their numbers and closes the gaps between them.
+func table(files map[int]int) []uintptr {
+	top := 2
+	for n := range files {
+		top = max(top, n)
+	}
+	t := slices.Repeat([]uintptr{^uintptr(0)}, top+1)
+	for n, fd := range files {
+		t[n] = uintptr(fd)
+	}
+	return t
+}
