@@ -1,0 +1,274 @@
+package audit
+
+import (
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// Version of the record format. It grows when a field changes its meaning or goes; new fields do not change it.
+const Version = 1
+
+// Kind names the type of an event on disk.
+type Kind string
+
+// Kinds of event.
+const (
+	KindDaemonStarted Kind = "daemon_started"
+	KindDaemonStopped Kind = "daemon_stopped"
+	KindPolicyLoaded  Kind = "policy_loaded"
+	KindRefused       Kind = "refused"
+	KindSessionOpened Kind = "session_opened"
+	KindSessionClosed Kind = "session_closed"
+	KindDecision      Kind = "decision"
+	KindStarted       Kind = "started"
+	KindStartFailed   Kind = "start_failed"
+	KindEnded         Kind = "ended"
+	KindOperatorUse   Kind = "operator_use"
+	KindProgram       Kind = "program"
+	KindGap           Kind = "gap"
+)
+
+// Event is one of this package's event types.
+//
+// To add an event: 1 a Kind, 2 a type with kind (and redact if it has words of the caller), 3 a row in newEvent, 4 the table in
+// docs/audit.md, 5 a row in the round-trip test.
+type Event interface {
+	kind() Kind
+}
+
+// redacter is an event with words of a caller, who may have put secrets into them.
+type redacter interface {
+	redact() Event
+}
+
+// Subject says on whose behalf an event is: the zero value is the daemon itself.
+type Subject struct {
+	Session string `json:"session,omitzero"`
+	Caller  string `json:"caller,omitzero"` // name of the rule under callers: that admitted them
+	UID     uint32 `json:"uid"`
+}
+
+// DaemonStarted begins each run of a daemon.
+type DaemonStarted struct {
+	Version string `json:"version"`
+	PID     int    `json:"pid"`
+	BootID  string `json:"boot_id,omitzero"`
+	Backend string `json:"cgroup_backend,omitzero"`
+}
+
+// DaemonStopped ends it.
+type DaemonStopped struct {
+	Reason string `json:"reason"`
+}
+
+// PolicyLoaded says which policy is in force from here on.
+type PolicyLoaded struct {
+	Files  []string `json:"files"`
+	SHA256 string   `json:"sha256"`
+}
+
+// Refused is a connection that was not admitted.
+type Refused struct {
+	PID    int    `json:"pid"`
+	Unit   string `json:"unit,omitzero"`
+	Code   string `json:"code"`
+	Reason string `json:"reason"`
+}
+
+// SessionOpened is an admitted connection.
+type SessionOpened struct {
+	Role string `json:"role"`
+	PID  int    `json:"pid,omitzero"`
+	Unit string `json:"unit,omitzero"`
+	Rule string `json:"rule,omitzero"`
+}
+
+// SessionClosed is its end.
+type SessionClosed struct {
+	Reason string `json:"reason,omitzero"`
+}
+
+// FileID says which content of which file: a change of any part is another program.
+type FileID struct {
+	Dev     uint64 `json:"dev"`
+	Ino     uint64 `json:"ino"`
+	Size    int64  `json:"size"`
+	MtimeNs int64  `json:"mtime_ns"`
+	CtimeNs int64  `json:"ctime_ns"`
+}
+
+// File is a program that was looked at. SHA256 is empty until the hash is known: then a Program event with the same ID has it.
+type File struct {
+	Path   string `json:"path"`
+	ID     FileID `json:"id"`
+	SHA256 string `json:"sha256,omitzero"`
+}
+
+// Decision is what policy said to a request. Argv, Env and Cwd are redacted and bounded when the event is written.
+type Decision struct {
+	Process   string   `json:"process,omitzero"`
+	Request   string   `json:"request,omitzero"`
+	Allowed   bool     `json:"allowed"`
+	Code      string   `json:"code,omitzero"` // of a refusal, as on the wire
+	Rule      string   `json:"rule"`
+	RuleFile  string   `json:"rule_file,omitzero"`
+	RuleLine  int      `json:"rule_line,omitzero"`
+	Profile   string   `json:"profile,omitzero"` // as asked, or as found
+	Argv      []string `json:"argv"`
+	Env       []string `json:"env,omitzero"` // what the caller asked for
+	Cwd       string   `json:"cwd,omitzero"`
+	Program   File     `json:"program,omitzero"`
+	TimeoutMs int64    `json:"timeout_ms,omitzero"`
+	GIDs      []uint32 `json:"gids,omitzero"` // of the caller: what a replay needs besides the subject
+}
+
+// Started is a pen that waits at its last gate: its target has not run an instruction yet.
+type Started struct {
+	Process     string         `json:"process"`
+	PID         int            `json:"pid"` // of the target, on the host
+	Profile     string         `json:"profile"`
+	Program     File           `json:"program,omitzero"`
+	RunUID      uint32         `json:"run_uid"`
+	Workspace   string         `json:"workspace,omitzero"`
+	Cgroup      string         `json:"cgroup,omitzero"`
+	Enforcement jsontext.Value `json:"enforcement,omitzero"` // what the kernel showed
+}
+
+// StartFailed is a spawn that was allowed and did not come to run.
+type StartFailed struct {
+	Process string `json:"process"`
+	Code    string `json:"code"`
+	Step    string `json:"step,omitzero"`
+	Errno   string `json:"errno,omitzero"`
+	Reason  string `json:"reason"`
+}
+
+// Ended is the end of a process, after all its cgroup was ended.
+type Ended struct {
+	Process string  `json:"process"`
+	Verdict Verdict `json:"verdict"`
+}
+
+// Verdict is the verdict as on the wire. Times of use are in seconds, sizes in bytes, −1 where the host does not tell.
+type Verdict struct {
+	Cause     string    `json:"cause"`
+	Code      int       `json:"code"`
+	Signal    string    `json:"signal,omitzero"`
+	Core      bool      `json:"core,omitzero"`
+	Stage     string    `json:"stage,omitzero"`
+	Scope     string    `json:"scope,omitzero"`
+	By        string    `json:"by,omitzero"`
+	Usage     Usage     `json:"usage"`
+	Output    Output    `json:"output"`
+	Survivors []int     `json:"survivors,omitzero"`
+	StartedAt time.Time `json:"started_at"`
+	EndedAt   time.Time `json:"ended_at"`
+}
+
+// Usage is what a process and its descendants used.
+type Usage struct {
+	Wall                float64 `json:"wall"`
+	User                float64 `json:"user"`
+	System              float64 `json:"system"`
+	MemoryPeak          int64   `json:"memory_peak"`
+	ReadBytes           int64   `json:"read_bytes"`
+	WriteBytes          int64   `json:"write_bytes"`
+	VoluntarySwitches   int64   `json:"voluntary_switches"`
+	InvoluntarySwitches int64   `json:"involuntary_switches"`
+	Throttled           float64 `json:"throttled"`
+}
+
+// Output counts bytes of output.
+type Output struct {
+	Stdout  int64 `json:"stdout"`
+	Stderr  int64 `json:"stderr"`
+	Dropped int64 `json:"dropped"`
+	Drained bool  `json:"drained"`
+}
+
+// OperatorUse is a use of the operator role on another's session.
+type OperatorUse struct {
+	Action  string `json:"action"` // the message type
+	Target  string `json:"target,omitzero"`
+	Process string `json:"process,omitzero"`
+	Signal  string `json:"signal,omitzero"`
+}
+
+// Program is the hash of a program that an earlier event names by the same ID, or why there is none.
+type Program struct {
+	File
+	Err string `json:"err,omitzero"`
+}
+
+// Gap says that something is missing at this place: it is written by the log itself, at Open and once writing works again.
+type Gap struct {
+	Reason string    `json:"reason"`         // torn: the last write did not end in a whole line; unavailable: writing failed
+	Offset int64     `json:"offset"`         // in the file, of the fragment that is set aside as a line of its own
+	Bytes  int64     `json:"bytes"`          // length of that fragment
+	Lost   int64     `json:"lost,omitzero"`  // events that were refused with ErrUnavailable
+	Since  time.Time `json:"since,omitzero"` // when the first of them was
+	Cause  string    `json:"cause,omitzero"` // the kernel's word
+}
+
+func (DaemonStarted) kind() Kind { return KindDaemonStarted }
+func (DaemonStopped) kind() Kind { return KindDaemonStopped }
+func (PolicyLoaded) kind() Kind  { return KindPolicyLoaded }
+func (Refused) kind() Kind       { return KindRefused }
+func (SessionOpened) kind() Kind { return KindSessionOpened }
+func (SessionClosed) kind() Kind { return KindSessionClosed }
+func (Decision) kind() Kind      { return KindDecision }
+func (Started) kind() Kind       { return KindStarted }
+func (StartFailed) kind() Kind   { return KindStartFailed }
+func (Ended) kind() Kind         { return KindEnded }
+func (OperatorUse) kind() Kind   { return KindOperatorUse }
+func (Program) kind() Kind       { return KindProgram }
+func (Gap) kind() Kind           { return KindGap }
+
+func (d Decision) redact() Event {
+	d.Argv, d.Env, d.Cwd = RedactArgs(d.Argv), RedactEnv(d.Env), RedactText(d.Cwd)
+	return d
+}
+
+func (s StartFailed) redact() Event {
+	s.Reason = RedactText(s.Reason)
+	return s
+}
+
+func (r Refused) redact() Event {
+	r.Reason = RedactText(r.Reason)
+	return r
+}
+
+// newEvent is an empty event of a kind for the decoder; nil for a kind that this version does not know.
+func newEvent(k Kind) any {
+	switch k {
+	case KindDaemonStarted:
+		return new(DaemonStarted)
+	case KindDaemonStopped:
+		return new(DaemonStopped)
+	case KindPolicyLoaded:
+		return new(PolicyLoaded)
+	case KindRefused:
+		return new(Refused)
+	case KindSessionOpened:
+		return new(SessionOpened)
+	case KindSessionClosed:
+		return new(SessionClosed)
+	case KindDecision:
+		return new(Decision)
+	case KindStarted:
+		return new(Started)
+	case KindStartFailed:
+		return new(StartFailed)
+	case KindEnded:
+		return new(Ended)
+	case KindOperatorUse:
+		return new(OperatorUse)
+	case KindProgram:
+		return new(Program)
+	case KindGap:
+		return new(Gap)
+	}
+	return nil
+}

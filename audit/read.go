@@ -1,0 +1,143 @@
+package audit
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"slices"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// Record is one line of an audit file.
+type Record struct {
+	Line    int // from 1
+	Seq     uint64
+	Time    time.Time
+	Kind    Kind
+	Subject Subject
+	Raw     jsontext.Value // the line
+}
+
+// BadLine is a line that is not a record: torn, foreign, or changed.
+type BadLine struct {
+	Line int // from 1
+	Err  error
+}
+
+// Error names the line.
+func (e *BadLine) Error() string {
+	return fmt.Sprintf("cannot read line %d: %v", e.Line, e.Err)
+}
+
+// Unwrap returns the cause.
+func (e *BadLine) Unwrap() error {
+	return e.Err
+}
+
+// MissingError is a jump in the sequence before a record: lines were taken out, or put in.
+type MissingError struct {
+	Line      int // of the record after the jump
+	Want, Got uint64
+}
+
+// Error names the place.
+func (e *MissingError) Error() string {
+	return fmt.Sprintf("cannot account for line %d: sequence goes on with %d, want %d", e.Line, e.Got, e.Want)
+}
+
+// errTooLong is the cause of a BadLine.
+var errTooLong = fmt.Errorf("longer than %d bytes", maxRecord)
+
+// Read goes through an audit file. A line that is not a record comes as a *BadLine, a jump in the sequence as a *MissingError (before
+// its record); reading goes on after both. Any other error is the reader's and the last. An empty line is a bad line.
+func Read(r io.Reader) iter.Seq2[Record, error] {
+	return func(yield func(Record, error) bool) {
+		in := bufio.NewReaderSize(r, tailStep)
+		var last uint64
+		for n := 1; ; n++ {
+			line, err := readLine(in)
+			if errors.Is(err, io.EOF) && len(line) == 0 {
+				return
+			}
+			if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, errTooLong) {
+				yield(Record{Line: n}, err)
+				return
+			}
+			rec, bad := record(n, line, err)
+			if bad != nil {
+				if !yield(Record{Line: n}, bad) {
+					return
+				}
+				continue
+			}
+			if last != 0 && rec.Seq != last+1 && !yield(Record{Line: n}, &MissingError{Line: n, Want: last + 1, Got: rec.Seq}) {
+				return
+			}
+			last = rec.Seq
+			if !yield(rec, nil) {
+				return
+			}
+		}
+	}
+}
+
+// record makes a Record of a line as readLine gave it.
+func record(n int, line []byte, err error) (Record, error) {
+	switch {
+	case errors.Is(err, errTooLong):
+		return Record{}, &BadLine{Line: n, Err: errTooLong}
+	case errors.Is(err, io.EOF):
+		return Record{}, &BadLine{Line: n, Err: fmt.Errorf("torn: %d bytes without an end of line", len(line))}
+	}
+	h, derr := decodeHead(line)
+	if derr != nil {
+		return Record{}, &BadLine{Line: n, Err: derr}
+	}
+	return Record{Line: n, Seq: h.Seq, Time: h.Time, Kind: h.Kind, Subject: h.Subject, Raw: slices.Clone(line)}, nil
+}
+
+// readLine reads a line without its newline; of one that is too long it drops the rest and returns errTooLong, at the end io.EOF with what is
+// there.
+func readLine(in *bufio.Reader) ([]byte, error) {
+	var line []byte
+	long := false
+	for {
+		part, err := in.ReadSlice('\n')
+		if len(line)+len(part) > maxRecord+1 {
+			long, line = true, line[:0]
+		} else if !long {
+			line = append(line, part...)
+		}
+		switch {
+		case errors.Is(err, bufio.ErrBufferFull):
+			continue
+		case err != nil && !(long && errors.Is(err, io.EOF)):
+			return line, err
+		case long:
+			return nil, errTooLong
+		}
+		return bytes.TrimSuffix(line, []byte{'\n'}), nil
+	}
+}
+
+// Event decodes the record into its event type; nil, nil for a kind that this version does not know.
+func (r Record) Event() (Event, error) {
+	e := newEvent(r.Kind)
+	if e == nil {
+		return nil, nil
+	}
+	if err := json.Unmarshal(r.Raw, e); err != nil {
+		return nil, &BadLine{Line: r.Line, Err: err}
+	}
+	event, ok := e.(Event)
+	if !ok {
+		return nil, fmt.Errorf("cannot read line %d: %s is no event: this is a bug in pinfold, please report", r.Line, r.Kind)
+	}
+	return event, nil
+}

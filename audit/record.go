@@ -1,0 +1,92 @@
+package audit
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// head is what every record begins with.
+type head struct {
+	V    int       `json:"v"`
+	Seq  uint64    `json:"seq"`
+	Time time.Time `json:"time"`
+	Kind Kind      `json:"kind"`
+	Subject
+}
+
+// encode joins the head and the marshalled event to one line.
+func encode(seq uint64, now time.Time, k Kind, s Subject, body []byte) ([]byte, error) {
+	line, err := json.Marshal(head{V: Version, Seq: seq, Time: now.UTC(), Kind: k, Subject: s}, jsontext.AllowInvalidUTF8(true))
+	if err != nil {
+		return nil, fmt.Errorf("cannot encode audit event %s: %w", k, err)
+	}
+	if len(body) > 2 { // not {}
+		line = append(line[:len(line)-1], ',')
+		line = append(line, body[1:]...)
+	}
+	return append(line, '\n'), nil
+}
+
+// end is what the end of a file shows.
+type end struct {
+	seq  uint64 // of the last good record
+	torn int64  // bytes after the last newline
+}
+
+// tailStep is how much is read at once from the end of a file.
+const tailStep = 64 << 10
+
+// maxTail bounds how far back the last good record is looked for; beyond it the sequence begins anew, which a reader sees.
+const maxTail = 8 * maxRecord
+
+// findEnd reads backwards until it finds a good record.
+func findEnd(r io.ReaderAt, size int64) (end, error) {
+	var e end
+	for step := int64(tailStep); ; step *= 2 {
+		step = min(step, size, maxTail)
+		buf := make([]byte, step)
+		if _, err := r.ReadAt(buf, size-step); err != nil && err != io.EOF { //nolint:errorlint // io.ReaderAt gives io.EOF itself
+			return e, err
+		}
+		last := bytes.LastIndexByte(buf, '\n')
+		e.torn = step - int64(last+1)
+		lines := bytes.Split(buf[:last+1], []byte{'\n'})
+		for i := len(lines) - 1; i >= 0; i-- {
+			if i == 0 && step < size {
+				break // may have begun earlier
+			}
+			if h, err := decodeHead(lines[i]); err == nil {
+				e.seq = h.Seq
+				return e, nil
+			}
+		}
+		if step == size || step == maxTail {
+			return e, nil
+		}
+	}
+}
+
+// decodeHead reads the head of a line and checks that the whole is one JSON object.
+func decodeHead(line []byte) (head, error) {
+	var h head
+	if len(line) > maxRecord {
+		return h, fmt.Errorf("cannot read record: %d bytes, the limit is %d", len(line), maxRecord)
+	}
+	if err := json.Unmarshal(line, &h); err != nil {
+		return h, err
+	}
+	switch {
+	case h.V < 1:
+		return h, fmt.Errorf("cannot read record: version %d", h.V)
+	case h.V > Version:
+		return h, fmt.Errorf("cannot read record: version %d is newer than %d", h.V, Version)
+	case h.Seq == 0 || h.Kind == "" || h.Time.IsZero():
+		return h, fmt.Errorf("cannot read record: seq, time or kind is missing")
+	}
+	return h, nil
+}
