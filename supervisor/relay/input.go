@@ -23,13 +23,13 @@ const (
 	Terminal                  // a PTY's master: its end is told by the VEOF character
 )
 
-// Eof says whether stdin ends after a write.
-type Eof int
+// After says whether stdin stays open after a write.
+type After int
 
 // What follows a write.
 const (
-	KeepOpen Eof = iota // more may come
-	ThenEOF             // stdin ends after these bytes
+	KeepOpen After = iota // more may come
+	ThenEOF               // stdin ends after these bytes
 )
 
 // InputConfig is what an Input is made of.
@@ -62,13 +62,14 @@ type Input struct {
 
 	midLine bool         // of a Terminal: the last byte was no newline; Serve's own
 	last    atomic.Int64 // nanoseconds after start
+	taken   atomic.Int64 // bytes that the kernel took
 	unread  atomic.Int64 // bytes in the pipe when it was last looked at
 }
 
 // write is one Write on its way.
 type write struct {
 	data   []byte
-	eof    Eof
+	eof    After
 	begun  bool
 	answer chan error // capacity 1
 }
@@ -94,7 +95,7 @@ func NewInput(c InputConfig) (*Input, error) {
 // ErrDead when nothing was taken, with ErrUnknown when a part was. When ctx is done
 // first, the write is taken back: ctx's error when nothing was taken, else ErrUnknown,
 // and later writes follow the part. data must not change before it returns.
-func (in *Input) Write(ctx context.Context, data []byte, eof Eof) error {
+func (in *Input) Write(ctx context.Context, data []byte, eof After) error {
 	w := &write{data: data, eof: eof, answer: make(chan error, 1)}
 	if err := in.add(w); err != nil {
 		return err
@@ -233,6 +234,7 @@ func (in *Input) put(w *write) (int, error) {
 	}
 	n, err := in.c.Stdin.Write(w.data)
 	if n > 0 {
+		in.taken.Add(int64(n))
 		in.last.Store(int64(time.Since(in.start)))
 		in.midLine = !bytes.HasSuffix(w.data[:n], []byte{'\n'})
 	}

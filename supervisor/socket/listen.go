@@ -46,24 +46,24 @@ type Config struct {
 	MaxConns    int // connections open at once; 0: DefaultMaxConns
 	// Refusal makes the line that a refused peer gets before its connection is closed.
 	// nil: none.
-	Refusal func(*Refused) []byte
+	Refusal func(*RefusedError) []byte
 }
 
-// Refused is the error of Accept for a peer that was turned away. The listener goes on.
-type Refused struct {
+// RefusedError is the error of Accept for a peer that was turned away. The listener goes on.
+type RefusedError struct {
 	Peer Peer // Pidfd is closed
 	Err  error
 }
 
 // Error says who was refused and why.
-func (r *Refused) Error() string {
+func (r *RefusedError) Error() string {
 	return fmt.Sprintf("cannot accept pid %d of uid %d: %v", r.Peer.PID, r.Peer.UID, r.Err)
 }
 
 // Unwrap returns why.
-func (r *Refused) Unwrap() error { return r.Err }
+func (r *RefusedError) Unwrap() error { return r.Err }
 
-// Reasons of a Refused.
+// Reasons of a RefusedError.
 var (
 	// ErrOwnPen says that the peer lives in one of our own pens.
 	ErrOwnPen = errors.New("a process inside a pen cannot be a caller")
@@ -251,7 +251,7 @@ func (l *Listener) inherit(sock *os.File) error {
 	return nil
 }
 
-// Accept returns the next connection. A peer that is turned away gives a *Refused
+// Accept returns the next connection. A peer that is turned away gives a *RefusedError
 // error, after which Accept may be called again; net.ErrClosed after Close; any other
 // error is the socket's. While the host lacks descriptors or memory it waits.
 func (l *Listener) Accept() (*Conn, error) {
@@ -286,7 +286,7 @@ func (l *Listener) welcome(nc *net.UnixConn) (*Conn, error) {
 	if err == nil {
 		return newConn(nc, p, func() { l.leave(p.UID) }), nil
 	}
-	r := &Refused{Peer: p, Err: err}
+	r := &RefusedError{Peer: p, Err: err}
 	if l.c.Refusal != nil {
 		// The peer's own affair: a refused peer that does not read gets nothing.
 		if nc.SetWriteDeadline(time.Now().Add(refusalWrite)) == nil {
