@@ -159,6 +159,11 @@ func (w *WriteReq) Bytes() ([]byte, error) {
 	return base64.StdEncoding.Strict().DecodeString(w.Data)
 }
 
+// NewBinaryWrite is a request to write bytes that need not be text.
+func NewBinaryWrite(procID string, data []byte) *WriteReq {
+	return &WriteReq{ProcID: procID, Data: base64.StdEncoding.EncodeToString(data), Encoding: EncodingBase64}
+}
+
 func (k *KillReq) check() *fault {
 	if k.Signal == "" {
 		k.Signal = SigTerm

@@ -242,6 +242,8 @@ func scan(line []byte) (head, *fault) {
 	w := walk{dec: jsontext.NewDecoder(bytes.NewBuffer(line))}
 	err := w.object(&h)
 	switch {
+	case err != nil && w.fault != nil && w.fault.code == CodeParseError:
+		return h, w.fault
 	case err != nil && !utf8.Valid(line):
 		return h, &fault{CodeParseError, Detail{}, "the line is not UTF-8"}
 	case err != nil:

@@ -1,0 +1,5 @@
+package proto_test
+
+import "reflect"
+
+type reflectType = reflect.Type
