@@ -102,6 +102,7 @@ type envRule struct {
 	allow []word
 	deny  []word
 	dir   opt[string]
+	given bool // allow is there
 }
 
 type envSet struct {
