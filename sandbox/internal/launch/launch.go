@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // Start is one pen to start.
@@ -58,9 +60,15 @@ func Run(s Start) (int, *os.File, error) {
 		sys.UseCgroupFD = true
 		sys.CgroupFD = int(s.Cgroup.Fd())
 	}
+	// The child puts Files on their numbers before its exec, so the image must have none of those.
+	im, err := unix.FcntlInt(s.Image.Fd(), unix.F_DUPFD_CLOEXEC, aboveFixed)
+	if err != nil {
+		return 0, nil, fmt.Errorf("cannot start PID 1 of the pen: %w", os.NewSyscallError("fcntl F_DUPFD_CLOEXEC", err))
+	}
+	defer func() { _ = unix.Close(im) }()
 	argv := append([]string{s.Program, s.Dir}, s.Argv...)
 	attr := &syscall.ProcAttr{Env: s.Env, Files: table(s.Files), Sys: sys}
-	pid, err := syscall.ForkExec("/proc/self/fd/"+strconv.Itoa(int(s.Image.Fd())), argv, attr)
+	pid, err := syscall.ForkExec("/proc/self/fd/"+strconv.Itoa(im), argv, attr)
 	if err != nil {
 		return 0, nil, fmt.Errorf("cannot start PID 1 of the pen: %w", os.NewSyscallError("clone", err))
 	}
@@ -69,6 +77,9 @@ func Run(s Start) (int, *os.File, error) {
 	}
 	return pid, os.NewFile(uintptr(pidfd), "pidfd"), nil
 }
+
+// aboveFixed is above every number that a pen may have in Files.
+const aboveFixed = 512
 
 // table puts descriptors on their numbers and closes the gaps between them.
 func table(files map[int]int) []uintptr {
