@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"os"
 
 	"pinfold/proto"
 )
@@ -63,7 +64,11 @@ func (f *frames) line() ([]byte, error) {
 			return nil, ErrTooLong
 		}
 		if f.err == nil {
-			f.err = f.more()
+			if err := f.more(); errors.Is(err, os.ErrDeadlineExceeded) {
+				return nil, err // what is read stays for a later call
+			} else if err != nil {
+				f.err = err
+			}
 			continue
 		}
 		if errors.Is(f.err, io.EOF) && (f.seen > 0 || f.skip) {
