@@ -94,7 +94,7 @@ func (b *Base) open(f facts, at place) error {
 			return err
 		}
 	}
-	return nil
+	return b.callers.listenOOM()
 }
 
 // place is where the base goes.

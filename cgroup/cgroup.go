@@ -45,6 +45,7 @@ var (
 	ErrInUse  = errors.New("more is in use than the new limit allows")
 	ErrExists = errors.New("already exists")
 	ErrBusy   = errors.New("still has members")
+	ErrGone   = errors.New("the cgroup was removed")
 )
 
 // Limits of one level. The zero value sets swap to zero: begin with NoLimits.

@@ -11,9 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrGone says that the cgroup was removed while it was being watched.
-var ErrGone = errors.New("the cgroup is gone")
-
 // waitEvent returns once the key of <name>/cgroup.events has the value. The kernel notifies changes of that file
 // by poll(2) (POLLPRI, which an epoll set with edges sees too), cgroups(7); so a wait costs no thread and no timer.
 func waitEvent(ctx context.Context, d dir, name, key string, value int64) error {

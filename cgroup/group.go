@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+
+	"golang.org/x/sys/unix"
 )
 
 // maxName bounds the name of a session or process.
@@ -20,13 +22,17 @@ type Group struct {
 
 	mu      sync.Mutex
 	limits  Limits
-	dirs    []dir           // by hierarchy; made when first needed
-	enabled map[string]bool // controllers of the v2 tree switched on for the children
+	below   map[string]*Group // children that were made and not removed
+	dirs    []dir             // by hierarchy; made when first needed
+	enabled map[string]bool   // controllers of the v2 tree switched on for the children
 	applied []Setting
+	oomFD   int    // eventfd of a v1 memory cgroup with a limit; −1: none
+	oomSeen uint64 // what it counted until the last look
+	removed bool
 }
 
 func newGroup(b *Base, parent *Group, path string, l Limits) *Group {
-	g := &Group{base: b, parent: parent, path: path, limits: l, enabled: map[string]bool{}, dirs: make([]dir, len(b.hiers))}
+	g := &Group{base: b, parent: parent, path: path, limits: l, oomFD: -1, below: map[string]*Group{}, enabled: map[string]bool{}, dirs: make([]dir, len(b.hiers))}
 	for i := range g.dirs {
 		g.dirs[i].fd = -1
 	}
@@ -44,26 +50,50 @@ func (g *Group) Session(id string, l Limits) (*Group, error) {
 	return g.child(id, l)
 }
 
-// child makes or finds the group name below g and sets its limits.
+// child makes or finds the group name below g and sets its limits. One directory has one Group, so that asking again costs no call.
 func (g *Group) child(name string, l Limits) (*Group, error) {
 	if err := errors.Join(checkName(name), l.check()); err != nil {
 		return nil, err
 	}
-	c := newGroup(g.base, g, filepath.Join(g.path, name), NoLimits())
+	c, fresh := g.find(name)
+	if !fresh && c.Limits() == l {
+		if _, ok := c.have(0); ok {
+			return c, nil
+		}
+	}
 	_, err := c.ensure(0)
 	if err == nil {
 		err = c.Set(l, Forced)
 	}
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("cannot make cgroup %s: %w", c.path, err), ignoreBusy(c.Remove()))
+	if err == nil {
+		return c, nil
 	}
-	return c, nil
+	err = fmt.Errorf("cannot make cgroup %s: %w", c.path, err)
+	if fresh {
+		err = errors.Join(err, ignoreBusy(c.Remove()))
+	}
+	return nil, err
+}
+
+// find returns the child of that name, or a fresh one without directories.
+func (g *Group) find(name string) (c *Group, fresh bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if c := g.below[name]; c != nil {
+		return c, false
+	}
+	c = newGroup(g.base, g, filepath.Join(g.path, name), NoLimits())
+	g.below[name] = c
+	return c, true
 }
 
 // ensure makes the group's directory in a hierarchy, and those above it, when it is first needed.
 func (g *Group) ensure(i int) (dir, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if g.removed {
+		return dir{fd: -1}, fmt.Errorf("cannot use cgroup %s: %w", g.path, ErrGone)
+	}
 	if g.dirs[i].fd >= 0 {
 		return g.dirs[i], nil
 	}
@@ -162,6 +192,11 @@ func (g *Group) Set(l Limits, f Force) error {
 			applied = append(applied, done)
 		}
 	}
+	if l.Memory > 0 {
+		if err := g.listenOOM(); err != nil {
+			return err
+		}
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.limits, g.applied = l, applied
@@ -224,30 +259,45 @@ func (g *Group) Usage() (Usage, error) {
 	})
 }
 
-// Remove removes the group from all hierarchies. With members or children left it is ErrBusy and stays usable.
+// Remove removes the group from all hierarchies. With members or children left it is ErrBusy and the group stays as it was; after
+// success every use of it is ErrGone: ask for a new one.
 func (g *Group) Remove() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	var errs []error
-	for i := len(g.dirs) - 1; i >= 0; i-- {
-		if _, ok := g.have(i); !ok {
+	for i := range g.dirs { // the v2 tree first: nobody has a directory elsewhere and none there
+		if g.dirs[i].fd < 0 {
 			continue
 		}
 		up := g.base.hiers[i].base
-		if g.parent != nil {
-			var err error
-			if up, err = g.parent.ensure(i); err != nil {
-				errs = append(errs, err)
-				continue
-			}
-		}
-		if err := up.rmdir(filepath.Base(g.path)); err != nil {
+		if err := up.rmdir(g.path); err != nil {
 			errs = append(errs, busy(err))
-			continue
+			break
 		}
-		g.mu.Lock()
 		errs = append(errs, g.dirs[i].close())
-		g.mu.Unlock()
 	}
-	return errors.Join(errs...)
+	err := errors.Join(errs...)
+	if err != nil {
+		return err
+	}
+	if g.oomFD >= 0 {
+		err = wrap(unix.Close(g.oomFD), g.base.hiers[0].base, "close", g.path)
+		g.oomFD = -1
+	}
+	g.removed = true
+	if g.parent != nil {
+		g.parent.forget(g)
+	}
+	return err
+}
+
+// forget drops a child that was removed.
+func (g *Group) forget(c *Group) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if name := filepath.Base(c.path); g.below[name] == c {
+		delete(g.below, name)
+	}
 }
 
 // checkName refuses names that could leave the directory or meet a kernel file.

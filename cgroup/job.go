@@ -6,24 +6,27 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 )
 
 // Job is the cgroup of one process: its first process in init, the target and all it starts in job. A Job holds no
 // descriptor of its own; it ends with Remove.
 type Job struct {
-	group   *Group
-	id      string
+	group  *Group
+	id     string
+	before []mark // counters of the levels above when the process began, inner to outer
+
+	mu      sync.Mutex
 	in      []bool // hierarchies in which the process has a directory
 	limits  Limits
 	applied []Setting
-	before  []mark // counters of the levels above when the process began
 }
 
-// mark is how often a level above had hit its memory limit.
+// mark is how often a level above had been out of memory.
 type mark struct {
 	scope Scope
 	group *Group
-	count int64
+	count uint64
 }
 
 // Process makes the cgroup of one process below a session, with its limits. id as in Session, and new: else
@@ -128,7 +131,7 @@ func (j *Job) apply(s Setting) (Setting, error) {
 func (j *Job) at(controller string) (dir, string, bool) {
 	i := j.group.base.index(controller)
 	d, ok := j.group.have(i)
-	if !ok || !j.in[i] {
+	if !ok || !j.inside(i) {
 		return d, "", false
 	}
 	if i == 0 {
@@ -137,12 +140,22 @@ func (j *Job) at(controller string) (dir, string, bool) {
 	return d, j.id, true
 }
 
-// mark notes how often the levels above had hit their memory limits.
+// inside says whether the process has a directory in a hierarchy.
+func (j *Job) inside(i int) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.in[i]
+}
+
+// mark notes how often the levels above had been out of memory: those with a limit, and callers/ for all that lies beyond it.
 func (j *Job) mark() error {
 	scope := ScopeSession
-	for g := j.group; g.parent != nil; g = g.parent {
-		if g.Limits().Memory > 0 {
-			n, err := g.memoryHits()
+	for g := j.group; g != nil; g = g.parent {
+		if g.parent == nil {
+			scope = ScopeHost
+		}
+		if g.parent == nil || g.Limits().Memory > 0 {
+			n, err := g.oomCount()
 			if err != nil {
 				return err
 			}
@@ -165,7 +178,7 @@ func (j *Job) Join() []JoinFile {
 	out := []JoinFile{{Path: filepath.Join(j.Path(), jobDir, "cgroup.procs")}}
 	for i := 1; i < len(j.in); i++ {
 		c := j.group.base.hiers[i].Controller
-		if j.in[i] {
+		if j.inside(i) {
 			out = append(out, JoinFile{Controller: c, Path: filepath.Join(j.Path(), "tasks")})
 			continue
 		}
@@ -181,7 +194,16 @@ func (j *Job) Join() []JoinFile {
 
 // Applied are the job's limits as the kernel shows them, and those that this host cannot hold.
 func (j *Job) Applied() []Setting {
+	j.mu.Lock()
+	defer j.mu.Unlock()
 	return append([]Setting(nil), j.applied...)
+}
+
+// Limits are the job's limits as last set.
+func (j *Job) Limits() Limits {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.limits
 }
 
 // Freeze stops every task of the job and returns when all stand still: cgroup.freeze, Linux 5.2, cgroups(7).
@@ -256,7 +278,7 @@ func (j *Job) Set(l Limits, f Force) error {
 	if err := l.check(); err != nil {
 		return err
 	}
-	list := j.group.base.host.change(j.limits, j.group.clamp(l), partJob)
+	list := j.group.base.host.change(j.Limits(), j.group.clamp(l), partJob)
 	for _, s := range list {
 		d, name, ok := j.at(s.hierarchy())
 		if s.State == StateUnsupported || f == Forced {
@@ -279,6 +301,8 @@ func (j *Job) Set(l Limits, f Force) error {
 			applied = append(applied, done)
 		}
 	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
 	j.limits, j.applied = l, applied
 	return nil
 }

@@ -108,7 +108,7 @@ func killMembers(d dir, name string) (int, error) {
 func (j *Job) Remove(ctx context.Context) error {
 	b := j.group.base
 	for i := len(j.in) - 1; i >= 0; i-- {
-		if !j.in[i] {
+		if !j.inside(i) {
 			continue
 		}
 		leaves := []string{j.id}
@@ -120,7 +120,9 @@ func (j *Job) Remove(ctx context.Context) error {
 				return errors.Join(err, b.leftover(j.Path()))
 			}
 		}
+		j.mu.Lock()
 		j.in[i] = false
+		j.mu.Unlock()
 	}
 	return nil
 }
@@ -226,31 +228,40 @@ func dying(pidfd int) bool {
 // leftover lists the directories at and below a place (relative to the base) that are still there, and the processes in them.
 func (b *Base) leftover(rel string) error {
 	e := &LeftoverError{Err: ErrBusy}
+	var errs []error
 	for i := range b.hiers {
-		b.leftIn(i, rel, e)
+		errs = append(errs, b.leftIn(i, rel, e))
 	}
 	if len(e.Dirs) == 0 {
-		return nil
+		return errors.Join(errs...)
 	}
-	return e
+	return errors.Join(append(errs, e)...)
 }
 
 // leftIn adds what is left in one hierarchy; a directory that goes away meanwhile is not left.
-func (b *Base) leftIn(i int, rel string, e *LeftoverError) {
+func (b *Base) leftIn(i int, rel string, e *LeftoverError) error {
 	d := b.hiers[i].base
 	names, err := d.names(rel)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
 	if err != nil {
-		return
+		return err
 	}
 	if rel != callersDir {
 		e.Dirs = append(e.Dirs, filepath.Join(d.path, rel))
 	}
-	if pids, err := d.pids(rel); err == nil {
-		e.Pids = append(e.Pids, pids...)
+	pids, err := d.pids(rel)
+	if err != nil && !errors.Is(gone(err), ErrGone) {
+		return err
 	}
+	e.Pids = append(e.Pids, pids...)
 	for _, name := range names {
-		b.leftIn(i, filepath.Join(rel, name), e)
+		if err := b.leftIn(i, filepath.Join(rel, name), e); err != nil {
+			return err
+		}
 	}
+	return nil
 }
 
 // busy marks the error of a cgroup with members or children.

@@ -2,6 +2,7 @@ package cgroup
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -47,8 +48,12 @@ func (j *Job) oomKills() (int64, error) {
 	if !ok {
 		return 0, nil
 	}
+	return oomKills(d, name, j.group.base.host.home[ControllerMemory])
+}
+
+func oomKills(d dir, name string, h home) (int64, error) {
 	var file string
-	switch j.group.base.host.home[ControllerMemory] {
+	switch h {
 	case homeV1:
 		file = "memory.oom_control"
 	case homeV2:
@@ -60,58 +65,137 @@ func (j *Job) oomKills() (int64, error) {
 	return fields(text)["oom_kill"], err
 }
 
-// oomScope finds whose memory limit it was: the innermost level whose own limit was hit. v2 counts exactly that
-// (oom in memory.events.local, Linux 5.2); on v1 a limit that was never hit has an unchanged memory.failcnt.
+// chargeBatch is how far below a limit usage may have stayed when that limit was hit: the kernel charges up to 64 pages at once.
+const chargeBatch = 64
+
+// oomScope finds whose memory limit it was. v2 counts that exactly: oom in memory.events.local (Linux 5.2). v1 notifies the
+// cgroup whose limit was hit and all below it: so it was the process's own if its peak stands at its limit, else
+// the outermost level that was notified since the process began; and the machine's memory if none was.
+// (memory.failcnt of v1 would not do: it stays 0 where the limit with swap is the same.)
 func (j *Job) oomScope() (Scope, Bytes, error) {
-	d, name, _ := j.at(ControllerMemory)
-	if j.limits.Memory > 0 {
-		n, err := memoryHits(d, name, j.group.base.host.home[ControllerMemory])
-		if err != nil {
-			return ScopeNone, -1, err
-		}
-		if n > 0 {
-			return ScopeProcess, j.limits.Memory, nil
-		}
+	own, err := j.hitOwn()
+	if own > 0 || err != nil {
+		return ScopeProcess, own, err
 	}
+	inherits := j.group.base.host.home[ControllerMemory] == homeV1
+	scope, limit := ScopeHost, Bytes(-1)
 	for _, m := range j.before {
-		n, err := m.group.memoryHits()
+		n, err := m.group.oomCount()
 		if err != nil {
 			return ScopeNone, -1, err
 		}
-		if n > m.count {
-			return m.scope, m.group.Limits().Memory, nil
+		if n <= m.count {
+			continue
+		}
+		scope, limit = m.scope, m.group.Limits().Memory
+		if !inherits {
+			break
 		}
 	}
-	return ScopeHost, -1, nil
+	return scope, limit, nil
 }
 
-// memoryHits is how often the group's own memory limit was hit.
-func (g *Group) memoryHits() (int64, error) {
+// hitOwn is the job's own memory limit if that was hit, else −1.
+func (j *Job) hitOwn() (Bytes, error) {
+	l := j.Limits()
+	d, name, ok := j.at(ControllerMemory)
+	if !ok || l.Memory <= 0 {
+		return -1, nil
+	}
+	if j.group.base.host.home[ControllerMemory] == homeV2 {
+		n, err := localOOM(d, name)
+		if n == 0 {
+			return -1, err
+		}
+		return l.Memory, err
+	}
+	peak, err := d.number(filepath.Join(name, "memory.max_usage_in_bytes"))
+	if err != nil || Bytes(peak) < l.Memory-Bytes(chargeBatch*os.Getpagesize()) {
+		return -1, err
+	}
+	return l.Memory, nil
+}
+
+// oomCount is how often the group was notified of an out-of-memory state since it was made: on v2 of its own limit, on v1 also of a limit above.
+func (g *Group) oomCount() (uint64, error) {
 	d, ok := g.have(g.base.index(ControllerMemory))
 	if !ok {
 		return 0, nil
 	}
-	return memoryHits(d, "", g.base.host.home[ControllerMemory])
-}
-
-func memoryHits(d dir, name string, h home) (int64, error) {
-	switch h {
+	switch g.base.host.home[ControllerMemory] {
 	case homeV1:
-		swapToo, err := d.number(filepath.Join(name, "memory.memsw.failcnt"))
-		if err != nil && !errors.Is(err, os.ErrNotExist) {
-			return 0, err
-		}
-		n, err := d.number(filepath.Join(name, "memory.failcnt"))
-		return n + max(swapToo, 0), err
+		return g.drainOOM()
 	case homeV2:
-		text, err := d.read(filepath.Join(name, "memory.events.local"))
-		if errors.Is(err, os.ErrNotExist) {
-			text, err = d.read(filepath.Join(name, "memory.events"))
-		}
-		return fields(text)["oom"], err
+		return localOOM(d, "")
 	case homeNone:
 	}
 	return 0, nil
+}
+
+func localOOM(d dir, name string) (uint64, error) {
+	text, err := d.read(filepath.Join(name, "memory.events.local"))
+	if errors.Is(err, os.ErrNotExist) {
+		text, err = d.read(filepath.Join(name, "memory.events"))
+	}
+	return uint64(max(fields(text)["oom"], 0)), err
+}
+
+// listenOOM registers an eventfd for the group's out-of-memory state, once, on v1.
+func (g *Group) listenOOM() error {
+	if g.base.host.home[ControllerMemory] != homeV1 {
+		return nil
+	}
+	d, err := g.ensure(g.base.index(ControllerMemory))
+	if err != nil {
+		return err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.oomFD >= 0 {
+		return nil
+	}
+	g.oomFD, err = registerOOM(d, "")
+	return err
+}
+
+// drainOOM adds what the eventfd counted since the last look.
+func (g *Group) drainOOM() (uint64, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.oomFD < 0 {
+		return g.oomSeen, nil
+	}
+	n, _, err := drainEventfd(g.oomFD)
+	g.oomSeen += n
+	return g.oomSeen, err
+}
+
+// registerOOM asks a v1 cgroup to signal a new eventfd when it, or one above it, is out of memory: cgroup.event_control,
+// Documentation/admin-guide/cgroup-v1/memory.rst. It is signalled once more when the cgroup is removed.
+func registerOOM(d dir, name string) (int, error) {
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		return -1, os.NewSyscallError("eventfd2", err)
+	}
+	control, err := d.file(filepath.Join(name, "memory.oom_control"), unix.O_RDONLY)
+	if err == nil {
+		err = errors.Join(d.write(filepath.Join(name, "cgroup.event_control"), fmt.Sprintf("%d %d", fd, control)),
+			wrap(unix.Close(control), d, "close", name))
+	}
+	if err != nil {
+		return -1, errors.Join(gone(err), wrap(unix.Close(fd), d, "close", name))
+	}
+	return fd, nil
+}
+
+// drainEventfd takes the count of an eventfd; false: it has none.
+func drainEventfd(fd int) (uint64, bool, error) {
+	var count [8]byte
+	_, err := retry(func() (int, error) { return unix.Read(fd, count[:]) })
+	if errors.Is(err, unix.EAGAIN) {
+		return 0, false, nil
+	}
+	return binary.NativeEndian.Uint64(count[:]), true, os.NewSyscallError("read", err)
 }
 
 // pidsRefused counts forks that failed for a pids limit: max of pids.events (Linux 4.6).
@@ -134,7 +218,7 @@ func (j *Job) WaitOOM(ctx context.Context) error {
 	}
 	switch j.group.base.host.home[ControllerMemory] {
 	case homeV1:
-		return j.waitOOM1(ctx, d, name)
+		return waitOOM1(ctx, d, name)
 	case homeV2:
 		_, err := watchFile(ctx, d, filepath.Join(name, "memory.events"), func(text string) bool { return fields(text)["oom_kill"] > 0 })
 		return err
@@ -143,47 +227,32 @@ func (j *Job) WaitOOM(ctx context.Context) error {
 	return fmt.Errorf("cannot watch memory of %s: %w: %s", j.Path(), errors.ErrUnsupported, j.group.base.host.why(ControllerMemory))
 }
 
-// waitOOM1 waits on an eventfd that v1 signals when this cgroup or one above it is out of memory, just before a task
-// is chosen and killed, and at the removal of the cgroup: Documentation/admin-guide/cgroup-v1/memory.rst.
-func (j *Job) waitOOM1(ctx context.Context, d dir, name string) error {
-	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+// waitOOM1 waits on the notification of v1, which comes just before a task is chosen and killed.
+func waitOOM1(ctx context.Context, d dir, name string) error {
+	fd, err := registerOOM(d, name)
 	if err != nil {
-		return os.NewSyscallError("eventfd2", err)
+		return err
 	}
 	f := os.NewFile(uintptr(fd), "eventfd")
-	control, err := d.file(filepath.Join(name, "memory.oom_control"), unix.O_RDONLY)
-	if err != nil {
-		return errors.Join(gone(err), f.Close())
-	}
-	err = d.write(filepath.Join(name, "cgroup.event_control"), fmt.Sprintf("%d %d", fd, control))
-	err = errors.Join(gone(err), wrap(unix.Close(control), d, "close", name))
-	n := int64(0)
-	if err == nil {
-		n, err = j.oomKills()
-	}
+	n, err := oomKills(d, name, homeV1)
+	err = gone(err)
 	for killed := n > 0; !killed && err == nil; {
-		if err = waitReadable(ctx, f, drainEventfd); err == nil {
-			killed, err = j.killedSoon(ctx)
+		err = waitReadable(ctx, f, func(fd uintptr) (bool, error) {
+			_, some, err := drainEventfd(int(fd))
+			return some, err
+		})
+		if err == nil {
+			killed, err = killedSoon(ctx, d, name)
 		}
 	}
 	return errors.Join(err, f.Close())
 }
 
-// drainEventfd takes the count of an eventfd; false: it has none.
-func drainEventfd(fd uintptr) (bool, error) {
-	var count [8]byte
-	_, err := retry(func() (int, error) { return unix.Read(int(fd), count[:]) })
-	if errors.Is(err, unix.EAGAIN) {
-		return false, nil
-	}
-	return true, os.NewSyscallError("read", err)
-}
-
 // killedSoon looks whether a task was killed, a few times with growing pauses (127 ms in all): the notification comes before
 // the counter moves, and none comes after it.
-func (j *Job) killedSoon(ctx context.Context) (bool, error) {
+func killedSoon(ctx context.Context, d dir, name string) (bool, error) {
 	for pause := time.Millisecond; ; pause *= 2 {
-		n, err := j.oomKills()
+		n, err := oomKills(d, name, homeV1)
 		if n > 0 || err != nil {
 			return n > 0, gone(err)
 		}
