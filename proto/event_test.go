@@ -44,7 +44,8 @@ func checkText(t testing.TB, h *proto.EventHead, text []byte) {
 		if !bytes.Equal(e.Data.Text, text) || e.Data.Form != form || e.Data.Code != nil {
 			t.Errorf("DecodeAnswer(AppendReadEvent(%q, %s)).Data = %+v; want the bytes in this form", text, form, e.Data)
 		}
-		if b64 := bytes.Contains(line, []byte("b64")); b64 == utf8.Valid(text) && !bytes.Contains(text, []byte("b64")) {
+		start := map[proto.DataForm]string{proto.DataString: `"data":"{\"b64\":`, proto.DataObject: `"data":{"b64":`}[form]
+		if b64 := bytes.Contains(line, []byte(start)); b64 == utf8.Valid(text) {
 			t.Errorf("AppendReadEvent(%q, %s) = %s; want b64 only for what is not UTF-8", text, form, line)
 		}
 		if e.Seq != 7 || e.Offset != 1234 || e.StreamType != proto.Stderr || e.Final() {

@@ -98,7 +98,9 @@ func (c *Client) Close() error {
 	var err error
 	c.once.Do(func() {
 		close(c.closed)
-		err = c.conn.Close()
+		if err = c.conn.Close(); errors.Is(err, net.ErrClosed) {
+			err = nil // a cut message closed it before
+		}
 	})
 	<-c.done
 	c.clean.Wait()
