@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -69,8 +70,8 @@ const maxInterval = 365 * 24 * time.Hour
 
 // lookup finds the last value of a name in NAME=value strings.
 func lookup(env []string, name string) (string, bool) {
-	for i := len(env) - 1; i >= 0; i-- {
-		if value, ok := strings.CutPrefix(env[i], name+"="); ok {
+	for _, kv := range slices.Backward(env) {
+		if value, ok := strings.CutPrefix(kv, name+"="); ok {
 			return value, true
 		}
 	}

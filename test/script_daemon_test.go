@@ -3,6 +3,7 @@ package test
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -84,8 +85,7 @@ func launchDaemon(ts *testscript.TestScript, cmd *exec.Cmd) (*runningDaemon, err
 	line, err := bufio.NewReader(ready).ReadString('\n')
 	if err != nil || line != "READY\n" {
 		_ = d.cmd.Process.Kill()
-		waited := d.cmd.Wait()
-		return d, fmt.Errorf("not ready: read %q, %v; ended with %w", line, err, waited)
+		return d, fmt.Errorf("not ready: read %q: %w", line, errors.Join(err, d.cmd.Wait()))
 	}
 	all, ok := ts.Value(daemonKey).(*daemons)
 	if !ok {

@@ -10,9 +10,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rogpeppe/go-internal/testscript"
-
 	"pinfold/test/testkit"
+
+	"github.com/rogpeppe/go-internal/testscript"
 )
 
 var updateScripts = flag.Bool("update", false, "update the golden parts of scripts")
@@ -56,7 +56,7 @@ func binaries(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := testkit.Build(top, dir); err != nil {
+	if err := testkit.Build(t.Context(), top, dir); err != nil {
 		t.Fatal(err)
 	}
 	// Other uids run the programs too.

@@ -3,6 +3,7 @@ package test
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -25,7 +26,7 @@ const wireLimit = 20 * time.Second // for one expected line
 //	< REGEXP  read lines until one matches; what ( ) caught is kept as $1, $2, …
 //	! REGEXP  no line that was read so far matches
 //	eof       the other side closes the connection
-//	close     close our side for writing
+//	close     no more is sent from our side
 //	# …       a comment
 //
 // $1 to $9 in what is sent and expected are the last catches. Every line that was
@@ -115,7 +116,7 @@ func (w *wireTalk) expect(expr string) error {
 
 func (w *wireTalk) expectEOF() error {
 	for {
-		if _, err := w.read(); err == io.EOF {
+		if _, err := w.read(); errors.Is(err, io.EOF) {
 			return nil
 		} else if err != nil {
 			return err

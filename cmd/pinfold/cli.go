@@ -79,28 +79,31 @@ func (c *cli) printf(format string, args ...any) error {
 
 // report prints an error and returns the exit code that belongs to it.
 func (c *cli) report(cmd *cobra.Command, err error) int {
-	var f *failure
-	if !errors.As(err, &f) {
-		f = &failure{code: exitUsage, err: err}
-		if !strings.HasPrefix(err.Error(), "unknown command") && !strings.Contains(err.Error(), "arg(s)") {
-			f.code = exitFailed
-		}
+	code, hint := classify(err)
+	if code == exitUsage && hint == "" {
+		hint = cmd.CommandPath() + " --help"
 	}
-	if f.code == exitUsage && f.hint == "" {
-		f.hint = cmd.CommandPath() + " --help"
-	}
-	if f.code == exitUsage && usesRunCodes(cmd) {
-		f.code = exitRunFailed
+	if cmd.Name() == "run" && (code == exitFailed || code == exitUsage) {
+		code = exitRunFailed
 	}
 	s := c.style(c.stderr)
-	text := s.red(cmd.CommandPath()+":") + " " + f.err.Error() + "\n"
-	if f.hint != "" {
-		text += s.dim("  try: ") + f.hint + "\n"
+	text := s.red(cmd.CommandPath()+":") + " " + err.Error() + "\n"
+	if hint != "" {
+		text += s.dim("  try: ") + hint + "\n"
 	}
 	// Nothing is left to do where even standard error cannot be written.
 	_, _ = io.WriteString(c.stderr, text)
-	return f.code
+	return code
 }
 
-// usesRunCodes says whether a command keeps the low exit codes for what it runs.
-func usesRunCodes(cmd *cobra.Command) bool { return cmd.Name() == "run" }
+// classify finds the exit code and hint of an error. What cobra says of a command
+// line comes as plain text.
+func classify(err error) (code int, hint string) {
+	if f, ok := errors.AsType[*failure](err); ok {
+		return f.code, f.hint
+	}
+	if strings.HasPrefix(err.Error(), "unknown command") || strings.Contains(err.Error(), "arg(s)") {
+		return exitUsage, ""
+	}
+	return exitFailed, ""
+}

@@ -95,8 +95,7 @@ func dialFailure(socket string, err error) error {
 
 // refusalText is what the daemon said, without the request's name.
 func refusalText(err error) string {
-	var refused *client.Error
-	if errors.As(err, &refused) {
+	if refused, ok := errors.AsType[*client.Error](err); ok {
 		return refused.Message
 	}
 	return err.Error()
@@ -104,20 +103,20 @@ func refusalText(err error) string {
 
 // refusal turns the daemon's no into a failure that keeps its sentence and hint.
 func refusal(err error, fallback string) error {
-	var refused *client.Error
-	if !errors.As(err, &refused) {
+	refused, ok := errors.AsType[*client.Error](err)
+	if !ok {
 		return fail(exitFailed, fallback, err)
 	}
 	hint := refused.Hint
 	if hint == "" {
 		hint = fallback
 	}
-	code := exitFailed
-	switch refused.Code {
-	case proto.CodeDenied, proto.CodeUnauthorized:
-		code = exitRunRefused
-	case proto.CodeNotFound:
-		code = exitRunAbsent
+	codes := map[proto.Code]int{
+		proto.CodeDenied: exitRunRefused, proto.CodeUnauthorized: exitRunRefused, proto.CodeNotFound: exitRunAbsent,
+	}
+	code, ok := codes[refused.Code]
+	if !ok {
+		code = exitFailed
 	}
 	return fail(code, hint, errors.New(refused.Message))
 }

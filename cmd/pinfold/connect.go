@@ -10,11 +10,11 @@ import (
 	"os"
 	"time"
 
+	"pinfold/proto"
+
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/spf13/cobra"
-
-	"pinfold/proto"
 )
 
 // drainLimit is how long connect goes on without a message once its input has

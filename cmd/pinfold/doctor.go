@@ -3,14 +3,13 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"iter"
+	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
-	"github.com/spf13/cobra"
-
 	"pinfold/sandbox"
+
+	"github.com/spf13/cobra"
 )
 
 // optionalControls are those that the default policy does not require.
@@ -89,7 +88,8 @@ func diagnose(f sandbox.Features, lacks []sandbox.Lack) diagnosis {
 }
 
 func (d diagnosis) text(s style) string {
-	out := "kernel " + d.Kernel + " " + d.Machine + ", Landlock ABI " + strconv.Itoa(d.LandlockABI) + "\n"
+	var out strings.Builder
+	fmt.Fprintf(&out, "kernel %s %s, Landlock ABI %d\n", d.Kernel, d.Machine, d.LandlockABI)
 	rows := make([][]string, 0, len(d.Controls))
 	for _, k := range d.Controls {
 		row := []string{string(k.Control), "available"}
@@ -101,33 +101,23 @@ func (d diagnosis) text(s style) string {
 		}
 		rows = append(rows, row)
 	}
-	lines := table(rows)
-	at := 0
-	for line := range lineSeq(lines) {
-		k := d.Controls[at]
-		at++
-		switch {
-		case k.Available:
-			out += s.green("ok ") + " " + line + "\n"
-		case k.Required:
-			out += s.red("no ") + " " + line + "\n"
-		default:
-			out += s.yellow("-- ") + " " + line + "\n"
-		}
+	for i, line := range strings.Split(strings.TrimSuffix(table(rows), "\n"), "\n") {
+		k := d.Controls[i]
+		fmt.Fprintf(&out, "%s  %s\n", k.mark(s), line)
 		if k.Fix != "" && !k.Available {
-			out += "      fix: " + k.Fix + "\n"
+			fmt.Fprintf(&out, "      fix: %s\n", k.Fix)
 		}
 	}
-	return out
+	return out.String()
 }
 
-// lineSeq yields the lines of a text without their ends.
-func lineSeq(text string) iter.Seq[string] {
-	return func(yield func(string) bool) {
-		for line := range strings.Lines(text) {
-			if !yield(strings.TrimSuffix(line, "\n")) {
-				return
-			}
-		}
+// mark is two letters for the eye.
+func (k checkup) mark(s style) string {
+	switch {
+	case k.Available:
+		return s.green("ok")
+	case k.Required:
+		return s.red("no")
 	}
+	return s.yellow("--")
 }

@@ -14,16 +14,13 @@ func errorf(format string, args ...any) error { return fmt.Errorf(format, args..
 // cause strips the operation and path that an error of os or net repeats, so that
 // a sentence names its object once.
 func cause(err error) error {
-	var path *fs.PathError
-	if errors.As(err, &path) {
+	if path, ok := errors.AsType[*fs.PathError](err); ok {
 		return path.Err
 	}
-	var op *net.OpError
-	if errors.As(err, &op) {
+	if op, ok := errors.AsType[*net.OpError](err); ok {
 		err = op.Err
 	}
-	var call *os.SyscallError
-	if errors.As(err, &call) {
+	if call, ok := errors.AsType[*os.SyscallError](err); ok {
 		return call.Err
 	}
 	return err

@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 
-	"github.com/spf13/cobra"
-
 	"pinfold/proto"
+
+	"github.com/spf13/cobra"
 )
 
 func (c *cli) explainCommand() *cobra.Command {
@@ -35,8 +35,7 @@ func (c *cli) explain(ctx context.Context, r *request, argv []string) (err error
 	defer func() { err = errors.Join(err, l.part(ctx)) }()
 	answer, err := l.Explain(ctx, spawn)
 	if err != nil {
-		var f *failure
-		if errors.As(refusal(err, "pinfold policy check"), &f) {
+		if f, ok := errors.AsType[*failure](refusal(err, "pinfold policy check")); ok {
 			f.code = exitFailed
 			return f
 		}

@@ -6,9 +6,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/spf13/cobra"
-
 	"pinfold/proto"
+
+	"github.com/spf13/cobra"
 )
 
 func (c *cli) killCommand() *cobra.Command {

@@ -7,9 +7,9 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/spf13/cobra"
-
 	"pinfold/policy"
+
+	"github.com/spf13/cobra"
 )
 
 const (

@@ -3,9 +3,9 @@ package main
 import (
 	"strings"
 
-	"github.com/spf13/cobra"
-
 	"pinfold/policy"
+
+	"github.com/spf13/cobra"
 )
 
 func (c *cli) policyShowCommand() *cobra.Command {

@@ -7,10 +7,10 @@ import (
 	"strings"
 	"time"
 
+	"pinfold/proto"
+
 	"github.com/go-json-experiment/json"
 	"github.com/spf13/cobra"
-
-	"pinfold/proto"
 )
 
 // operator holds the flags of commands that look after processes.

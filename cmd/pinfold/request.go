@@ -6,9 +6,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/spf13/cobra"
-
 	"pinfold/proto"
+
+	"github.com/spf13/cobra"
 )
 
 // request holds the flags that say what to run: those of run and of explain.

@@ -10,10 +10,10 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/spf13/cobra"
-
 	"pinfold/proto"
 	"pinfold/proto/client"
+
+	"github.com/spf13/cobra"
 )
 
 func (c *cli) runCommand() *cobra.Command {

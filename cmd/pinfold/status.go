@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/spf13/cobra"
-
 	"pinfold/proto"
+
+	"github.com/spf13/cobra"
 )
 
 func (c *cli) statusCommand() *cobra.Command {
@@ -71,8 +71,13 @@ func statusText(p proto.ProcStatus, status proto.Status) string {
 		argv = append(argv, plain(a))
 	}
 	rows := [][]string{
-		{"process", p.ProcID}, {"command", strings.Join(argv, " ")}, {"status", string(status)},
-		{"state", stateText(p)}, {"pid", fmt.Sprint(p.PID)}, {"profile", plain(p.Profile)}, {"age", ageText(p.Age)},
+		{"process", p.ProcID},
+		{"command", strings.Join(argv, " ")},
+		{"status", string(status)},
+		{"state", stateText(p)},
+		{"pid", fmt.Sprint(p.PID)},
+		{"profile", plain(p.Profile)},
+		{"age", ageText(p.Age)},
 	}
 	if len(p.Labels) > 0 {
 		rows = append(rows, []string{"labels", plain(strings.Join(p.Labels, " "))})

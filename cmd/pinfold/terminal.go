@@ -4,9 +4,9 @@ import (
 	"io"
 	"os"
 
-	"golang.org/x/term"
-
 	"pinfold/proto"
+
+	"golang.org/x/term"
 )
 
 // Size of a terminal that cannot be asked.

@@ -4,9 +4,9 @@ import (
 	"runtime"
 	"runtime/debug"
 
-	"github.com/spf13/cobra"
-
 	"pinfold/proto"
+
+	"github.com/spf13/cobra"
 )
 
 func (c *cli) versionCommand() *cobra.Command {

@@ -13,60 +13,60 @@ import (
 )
 
 // NeedRoot leaves the test out unless it runs with uid 0 and CAP_SYS_ADMIN.
-func NeedRoot(t testing.TB) {
-	t.Helper()
+func NeedRoot(tb testing.TB) {
+	tb.Helper()
 	if uid := os.Getuid(); uid != 0 {
-		LeaveOut(t, fmt.Sprintf("needs root: getuid is %d", uid))
+		LeaveOut(tb, fmt.Sprintf("needs root: getuid is %d", uid))
 	}
 	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
 	if err := unix.Capget(&hdr, &data[0]); err != nil {
-		t.Fatalf("capget: %v", err)
+		tb.Fatalf("capget: %v", err)
 	}
 	if data[0].Effective&(1<<unix.CAP_SYS_ADMIN) == 0 {
-		LeaveOut(t, fmt.Sprintf("needs CAP_SYS_ADMIN: effective set is %#x", data[0].Effective))
+		LeaveOut(tb, fmt.Sprintf("needs CAP_SYS_ADMIN: effective set is %#x", data[0].Effective))
 	}
 }
 
 // NeedUserNS leaves the test out where the host refuses a user namespace, proved
 // by starting `true` in one.
-func NeedUserNS(t testing.TB) {
-	t.Helper()
-	cmd := exec.Command("true")
+func NeedUserNS(tb testing.TB) {
+	tb.Helper()
+	cmd := exec.CommandContext(tb.Context(), "true")
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags:  syscall.CLONE_NEWUSER,
 		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}},
 		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}},
 	}
 	if err := cmd.Run(); err != nil {
-		LeaveOut(t, "needs user namespaces: clone(CLONE_NEWUSER): "+err.Error())
+		LeaveOut(tb, "needs user namespaces: clone(CLONE_NEWUSER): "+err.Error())
 	}
 }
 
 // NeedLandlock leaves the test out where the kernel's Landlock ABI is below abi.
 // landlock_create_ruleset(2): Linux 5.13.
-func NeedLandlock(t testing.TB, abi int) {
-	t.Helper()
+func NeedLandlock(tb testing.TB, abi int) {
+	tb.Helper()
 	got, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	if errno != 0 {
-		LeaveOut(t, fmt.Sprintf("needs Landlock ABI %d: landlock_create_ruleset: %v", abi, errno))
+		LeaveOut(tb, fmt.Sprintf("needs Landlock ABI %d: landlock_create_ruleset: %v", abi, errno))
 	}
 	if int(got) < abi {
-		LeaveOut(t, fmt.Sprintf("needs Landlock ABI %d: the kernel has %d", abi, got))
+		LeaveOut(tb, fmt.Sprintf("needs Landlock ABI %d: the kernel has %d", abi, got))
 	}
 }
 
 // NeedCgroup leaves the test out where no cgroup can be made: in a cgroup2 mount,
 // below the own cgroup or at the root of the mount. Proved by making one.
-func NeedCgroup(t testing.TB) {
-	t.Helper()
+func NeedCgroup(tb testing.TB) {
+	tb.Helper()
 	var tried error
 	for _, dir := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
 		probe := filepath.Join(dir, fmt.Sprintf("pinfold-test-probe-%d", os.Getpid()))
 		err := os.Mkdir(probe, 0o755)
 		if err == nil {
 			if err := os.Remove(probe); err != nil {
-				t.Fatal(err)
+				tb.Fatal(err)
 			}
 			return
 		}
@@ -77,21 +77,21 @@ func NeedCgroup(t testing.TB) {
 		probe := filepath.Join(own, fmt.Sprintf("pinfold-test-probe-%d", os.Getpid()))
 		if err = os.Mkdir(probe, 0o755); err == nil {
 			if err := os.Remove(probe); err != nil {
-				t.Fatal(err)
+				tb.Fatal(err)
 			}
 			return
 		}
 	}
-	LeaveOut(t, "needs a cgroup of its own: "+errors.Join(tried, err).Error())
+	LeaveOut(tb, "needs a cgroup of its own: "+errors.Join(tried, err).Error())
 }
 
 // NeedProgram leaves the test out where a program is not installed, and returns
 // its path.
-func NeedProgram(t testing.TB, name string) string {
-	t.Helper()
+func NeedProgram(tb testing.TB, name string) string {
+	tb.Helper()
 	path, err := exec.LookPath(name)
 	if err != nil {
-		LeaveOut(t, fmt.Sprintf("needs %s, which is not installed: %v", name, err))
+		LeaveOut(tb, fmt.Sprintf("needs %s, which is not installed: %v", name, err))
 	}
 	return path
 }

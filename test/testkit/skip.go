@@ -16,14 +16,14 @@ const skipsFile = "PINFOLD_TEST_SKIPS"
 // LeaveOut skips a test. The reason is the proof: what was tried and what the
 // host answered, or the name of the program that is missing. It is collected so
 // that the end of the run lists it.
-func LeaveOut(t testing.TB, reason string) {
-	t.Helper()
+func LeaveOut(tb testing.TB, reason string) {
+	tb.Helper()
 	if path, ok := os.LookupEnv(skipsFile); ok {
-		if err := appendLine(path, t.Name()+": "+reason); err != nil {
-			t.Fatal(err)
+		if err := appendLine(path, tb.Name()+": "+reason); err != nil {
+			tb.Fatal(err)
 		}
 	}
-	t.Skip(reason)
+	tb.Skip(reason)
 }
 
 func appendLine(path, line string) error {
