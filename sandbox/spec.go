@@ -66,6 +66,7 @@ type Entry struct {
 	Data     string    `json:"data,omitzero"`
 	Writable bool      `json:"writable,omitzero"`
 	NoExec   bool      `json:"noexec,omitzero"`
+	Follow   bool      `json:"follow,omitzero"`  // bind what a symlink Source leads to, at Path
 	Missing  Missing   `json:"missing,omitzero"` // empty: fail
 }
 
@@ -101,8 +102,9 @@ const (
 // Deny is a path inside the view that is masked and whose parents, up to the
 // mount that holds it, are pinned.
 type Deny struct {
-	Path   string `json:"path"`
-	Absent Absent `json:"absent"`
+	Path     string `json:"path"`
+	Absent   Absent `json:"absent"`
+	Readable bool   `json:"readable,omitzero"` // only writing is denied: bound onto itself read-only
 }
 
 // ProcView says how much of /proc is shown.
@@ -157,6 +159,7 @@ const (
 	AccessRead  = "r" // read files, list directories
 	AccessWrite = "w" // write, make, remove, rename
 	AccessExec  = "x" // execute
+	AccessList  = "l" // list directories, nothing else
 )
 
 // Rules is the Landlock ruleset: what is not allowed by a Rule is denied.
@@ -241,8 +244,16 @@ type Command struct {
 	DiskGID   uint32     `json:"disk_gid"`
 	Attach    []Identity `json:"attach"` // facts of the descriptors of Profile.Attach
 	Cgroup    string     `json:"cgroup"` // process cgroup, relative to the base that the stage was started with
+	Join      []JoinFile `json:"join"`   // cgroup v1 directories that the target enters beside Cgroup, in order
 	Rows      uint16     `json:"rows"`   // terminal size with PTY
 	Cols      uint16     `json:"cols"`
+}
+
+// JoinFile is a file of a cgroup v1 hierarchy through which the target enters a
+// cgroup by writing "0": tasks or cgroup.procs, below our base there.
+type JoinFile struct {
+	Controller string `json:"controller"` // names the hierarchy: one of those the stage was started with
+	Path       string `json:"path"`       // relative to our base in that hierarchy
 }
 
 // Kind of a looked-at file.

@@ -1,0 +1,13 @@
+// Command pinfold-stage is the small privileged launcher that pinfoldd starts
+// beside itself. It owns nothing but the call into package stage, and is of no
+// use to people: it speaks to its daemon over descriptor 3.
+package main
+
+import (
+	"context"
+	"os"
+
+	"pinfold/sandbox/stage"
+)
+
+func main() { os.Exit(stage.Run(context.Background(), os.Args[1:], os.Stderr)) }

@@ -1,0 +1,141 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"pinfold/sandbox/internal/linux"
+	"pinfold/sandbox/internal/stagewire"
+)
+
+// Look finds the files that r names with the rights of whoever connected conn:
+// the stage reads SO_PEERCRED and SO_PEERGROUPS itself. The second result is an
+// O_PATH descriptor of r.Dir, nil when it was not found or not asked for; the
+// caller closes it. What is absent is in the facts, not in the error.
+func (s *Stage) Look(ctx context.Context, conn *os.File, r LookRequest) (Looked, *os.File, error) {
+	var l Looked
+	files, err := s.ask(ctx, stagewire.OpLook, r, &l, dropAnswer, conn)
+	if err != nil {
+		return Looked{}, nil, err
+	}
+	if len(files) > 1 {
+		linux.CloseAll(files...)
+		return Looked{}, nil, fmt.Errorf("cannot look: the stage sent %d descriptors, not one", len(files))
+	}
+	if len(files) == 0 {
+		return l, nil, nil
+	}
+	return l, files[0], nil
+}
+
+// Scratch mounts a memory file system at STATE/run/scratch/NAME and returns an
+// O_PATH descriptor of its root, which the caller closes. If one with that name
+// is mounted already, that one is returned as it is.
+func (s *Stage) Scratch(ctx context.Context, name string, size Bytes, inodes int64, uid, gid, mode uint32) (*os.File, Identity, error) {
+	var id Identity
+	q := stagewire.Scratch{Name: name, Size: int64(size), Inodes: inodes, UID: uid, GID: gid, Mode: mode}
+	files, err := s.ask(ctx, stagewire.OpScratch, q, &id, dropAnswer)
+	if err != nil {
+		return nil, Identity{}, err
+	}
+	if len(files) != 1 {
+		linux.CloseAll(files...)
+		return nil, Identity{}, fmt.Errorf("cannot make scratch %q: the stage sent %d descriptors, not one", name, len(files))
+	}
+	return files[0], id, nil
+}
+
+// DropScratch unmounts and removes what Scratch made; a name that is not there
+// is no error.
+func (s *Stage) DropScratch(ctx context.Context, name string) error {
+	_, err := s.ask(ctx, stagewire.OpDropScratch, stagewire.Scratch{Name: name}, nil, dropAnswer)
+	return err
+}
+
+// Launched is the stage's answer to a launch. Its descriptors come in the order
+// of the fields that name them.
+type Launched struct {
+	Pen         uint64      `json:"pen"`
+	InitPid     int         `json:"init_pid"`
+	Pid         int         `json:"pid"`
+	Enforcement Enforcement `json:"enforcement"`
+	Files       []string    `json:"files"` // what each descriptor is: init, target, status, stdin, stdout, stderr, pty, relay
+}
+
+// The descriptors of a Launched.
+const (
+	FileInit   = "init"   // pidfd of PID 1
+	FileTarget = "target" // pidfd of the target
+	FileStatus = "status" // socket to PID 1
+	FileStdin  = "stdin"  // write end
+	FileStdout = "stdout" // read end; with a terminal: read end of the relay pipe
+	FileStderr = "stderr" // read end
+	FilePTY    = "pty"    // master
+	FileRelay  = "relay"  // with a terminal: write end of the relay pipe
+)
+
+// Launch builds a pen and brings its target to the last gate, where it waits to
+// be started or aborted. conn is the connection of the client that asked: the
+// run uid must be its peer's, a named one or a dynamic one. attach are the
+// descriptors of spec.Profile.Attach, in order. The caller keeps all files.
+// A failed step is a *StepError.
+func (s *Stage) Launch(ctx context.Context, conn *os.File, spec Spec, attach []*os.File) (*Pen, error) {
+	var l Launched
+	files, err := s.ask(ctx, stagewire.OpLaunch, spec, &l, s.abandon, append([]*os.File{conn}, attach...)...)
+	if err != nil {
+		return nil, err
+	}
+	p := &Pen{stage: s, id: l.Pen, InitPid: l.InitPid, Pid: l.Pid, Enforcement: l.Enforcement}
+	p.files, err = byName(l.Files, files)
+	if err == nil && s.v2() != "" {
+		p.job = filepath.Join(s.v2(), spec.Command.Cgroup, "job")
+	}
+	if err != nil {
+		linux.CloseAll(files...)
+		return nil, errors.Join(err, p.Abort(ctx))
+	}
+	return p, nil
+}
+
+// v2 returns our base in the cgroup v2 hierarchy, or "".
+func (s *Stage) v2() string {
+	for _, h := range s.config.Cgroups {
+		if h.Controller == "" {
+			return h.Dir
+		}
+	}
+	return ""
+}
+
+// abandon ends a pen whose launch nobody waits for any more.
+func (s *Stage) abandon(a answer) {
+	defer linux.CloseAll(a.files...)
+	var l Launched
+	if decodeAnswer(a.m, &l) != nil {
+		return // it was not launched
+	}
+	// The only failure left is a stage that is gone, and then so is the pen.
+	_ = (&Pen{stage: s, id: l.Pen}).Abort(context.Background())
+}
+
+func byName(names []string, files []*os.File) (map[string]*os.File, error) {
+	if len(names) != len(files) {
+		return nil, fmt.Errorf("cannot launch: the stage names %d descriptors and sent %d", len(names), len(files))
+	}
+	m := make(map[string]*os.File, len(files))
+	for i, n := range names {
+		m[n] = files[i]
+	}
+	for _, n := range []string{FileInit, FileTarget, FileStatus, FileStdout} {
+		if m[n] == nil {
+			return nil, fmt.Errorf("cannot launch: the stage sent no %s descriptor", n)
+		}
+	}
+	if len(m) != len(files) {
+		return nil, fmt.Errorf("cannot launch: the stage sent a descriptor twice")
+	}
+	return m, nil
+}

@@ -1,0 +1,163 @@
+package linux
+
+import (
+	"errors"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// MaxFiles is how many descriptors one message can carry: SCM_MAX_FD, unix(7).
+const MaxFiles = 253
+
+// ErrTruncated says that a message was longer than the buffer or carried more
+// descriptors than fit.
+var ErrTruncated = errors.New("message truncated")
+
+// SocketPair makes a connected pair of SOCK_SEQPACKET Unix sockets: socketpair(2).
+// Both ends have O_CLOEXEC and are blocking.
+func SocketPair(name string) (a, b *os.File, err error) {
+	var s [2]int
+	err = retry("socketpair", func() (err error) {
+		s, err = unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+		return
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	return os.NewFile(uintptr(s[0]), name), os.NewFile(uintptr(s[1]), name+" (peer)"), nil
+}
+
+// Send sends one message with descriptors on a pollable socket: sendmsg(2) with
+// MSG_NOSIGNAL. It waits while the peer's queue is full.
+func Send(s *os.File, data []byte, files ...*os.File) error {
+	var oob []byte
+	if len(files) > 0 {
+		fds := make([]int, len(files))
+		for i, f := range files {
+			fds[i] = fd(f)
+		}
+		oob = unix.UnixRights(fds...)
+	}
+	rc, err := s.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var sent error
+	err = rc.Write(func(u uintptr) bool {
+		sent = retry("sendmsg", func() error { return unix.Sendmsg(int(u), data, oob, nil, unix.MSG_NOSIGNAL) })
+		return !errors.Is(sent, unix.EAGAIN)
+	})
+	if err != nil {
+		return err
+	}
+	return sent
+}
+
+// Message is one received message.
+type Message struct {
+	Data  []byte // part of the buffer given to Receive
+	Files []*os.File
+	Cred  *unix.Ucred // of the sender, where the socket has SO_PASSCRED
+}
+
+// Receive takes one message from a pollable socket: recvmsg(2) with
+// MSG_CMSG_CLOEXEC. It answers io.EOF when the peer is gone, ErrTruncated (with
+// every descriptor closed) when the message does not fit.
+func Receive(s *os.File, buf []byte) (Message, error) {
+	rc, err := s.SyscallConn()
+	if err != nil {
+		return Message{}, err
+	}
+	oob := make([]byte, unix.CmsgSpace(MaxFiles*4)+unix.CmsgSpace(unix.SizeofUcred))
+	var n, oobn, flags int
+	var got error
+	err = rc.Read(func(u uintptr) bool {
+		got = retry("recvmsg", func() (err error) {
+			n, oobn, flags, _, err = unix.Recvmsg(int(u), buf, oob, unix.MSG_CMSG_CLOEXEC|unix.MSG_DONTWAIT)
+			return
+		})
+		return !errors.Is(got, unix.EAGAIN)
+	})
+	if err != nil {
+		return Message{}, err
+	}
+	if got != nil {
+		return Message{}, got
+	}
+	m, err := parseControl(oob[:oobn])
+	if err == nil && flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {
+		err = ErrTruncated
+	}
+	if err == nil && n == 0 && len(m.Files) == 0 {
+		err = io.EOF
+	}
+	if err != nil {
+		CloseAll(m.Files...)
+		return Message{}, err
+	}
+	m.Data = buf[:n]
+	return m, nil
+}
+
+func parseControl(oob []byte) (Message, error) {
+	var m Message
+	msgs, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return m, os.NewSyscallError("recvmsg control", err)
+	}
+	for _, c := range msgs {
+		if c.Header.Level != unix.SOL_SOCKET {
+			continue
+		}
+		switch c.Header.Type {
+		case unix.SCM_RIGHTS:
+			fds, err := unix.ParseUnixRights(&c)
+			if err != nil {
+				return m, os.NewSyscallError("recvmsg rights", err)
+			}
+			for _, n := range fds {
+				m.Files = append(m.Files, os.NewFile(uintptr(n), "received"))
+			}
+		case unix.SCM_CREDENTIALS:
+			if m.Cred, err = unix.ParseUnixCredentials(&c); err != nil {
+				return m, os.NewSyscallError("recvmsg credentials", err)
+			}
+		}
+	}
+	return m, nil
+}
+
+// PassCred asks for the sender's credentials with every message: SO_PASSCRED,
+// unix(7). The kernel fills them in, as seen from our pid and user namespaces.
+func PassCred(s *os.File) error {
+	return retry("setsockopt SO_PASSCRED", func() error {
+		return unix.SetsockoptInt(fd(s), unix.SOL_SOCKET, unix.SO_PASSCRED, 1)
+	})
+}
+
+// Peer is who connected a socket.
+type Peer struct {
+	UID, GID uint32
+	PID      int32
+	Groups   []uint32
+}
+
+// PeerOf returns who connected the Unix socket s, at the time it did: SO_PEERCRED
+// and SO_PEERGROUPS (Linux 4.13), unix(7).
+func PeerOf(s *os.File) (Peer, error) {
+	var c *unix.Ucred
+	err := retry("getsockopt SO_PEERCRED", func() (err error) {
+		c, err = unix.GetsockoptUcred(fd(s), unix.SOL_SOCKET, unix.SO_PEERCRED)
+		return
+	})
+	if err != nil {
+		return Peer{}, err
+	}
+	g, err := peerGroups(fd(s))
+	if err != nil {
+		return Peer{}, err
+	}
+	return Peer{UID: c.Uid, GID: c.Gid, PID: c.Pid, Groups: g}, nil
+}

@@ -1,0 +1,178 @@
+// Package stagewire carries the messages between the daemon and its stage: one
+// JSON object a SOCK_SEQPACKET datagram, descriptors with the message that speaks
+// of them. It owns framing and limits, and never looks into a body.
+//
+//	daemon → stage  {"id":7,"op":"launch","body":{…}}          + descriptors
+//	stage  → daemon {"id":7,"body":{…}} or {"id":7,"error":{…}} + descriptors
+//
+// The first message is the stage's own hello with id 0. Requests are answered in
+// any order. A message above MaxInline travels in a sealed memfd that is the
+// first descriptor, and the datagram is then {"id":7,"large":SIZE}.
+package stagewire
+
+import (
+	"fmt"
+	"github.com/go-json-experiment/json/jsontext"
+	"io"
+	"os"
+
+	"pinfold/sandbox/internal/linux"
+)
+
+// Limits of a message.
+const (
+	MaxInline = 64 << 10 // bytes of one datagram; larger ones travel in a memfd
+	MaxLarge  = 4 << 20  // bytes of one message in a memfd
+)
+
+// Op names what a request asks for.
+type Op string
+
+// The requests.
+const (
+	OpHello       Op = "hello"        // stage's first message: Features
+	OpLook        Op = "look"         // sandbox.LookRequest + the caller's connection
+	OpScratch     Op = "scratch"      // Scratch
+	OpDropScratch Op = "drop_scratch" // Scratch with Name alone
+	OpLaunch      Op = "launch"       // sandbox.Spec + the caller's connection + attaches
+	OpStart       Op = "start"        // Pen: open its last gate
+	OpAbort       Op = "abort"        // Pen: end it before its start
+	OpReaped      Op = "reaped"       // Pen: answered once its PID 1 is gone and cleaned up after
+	OpStep        Op = "step"         // Pen and Step: the printed text of a step
+)
+
+// Message is one request or answer.
+type Message struct {
+	ID    uint64         `json:"id"`
+	Op    Op             `json:"op,omitzero"`
+	Large int            `json:"large,omitzero"`
+	Body  jsontext.Value `json:"body,omitzero"`
+	Error *Failure       `json:"error,omitzero"`
+}
+
+// Kind says what sort of failure an answer tells.
+type Kind string
+
+// Kinds of failure.
+const (
+	KindBusy    Kind = "busy"    // try again later
+	KindRefused Kind = "refused" // a floor or the validation said no
+	KindStep    Kind = "step"    // a step of a launch failed
+	KindKernel  Kind = "kernel"  // a call failed outside of a launch
+	KindLack    Kind = "lack"    // this host cannot do it
+)
+
+// Failure is an answer that is no.
+type Failure struct {
+	Kind  Kind   `json:"kind"`
+	Say   string `json:"say"`
+	Errno int    `json:"errno,omitzero"`
+	Step  int    `json:"step,omitzero"`  // with KindStep
+	Text  string `json:"text,omitzero"`  // with KindStep
+	Where string `json:"where,omitzero"` // with KindStep
+	Hint  string `json:"hint,omitzero"`
+}
+
+// Pen names a pen, and with OpStep a step of its Program.
+type Pen struct {
+	Pen  uint64 `json:"pen"`
+	Step int    `json:"step,omitzero"`
+}
+
+// Text is the answer to OpStep.
+type Text struct {
+	Text  string `json:"text"`
+	Where string `json:"where"`
+}
+
+// Scratch asks for a memory file system mounted below the state directory.
+type Scratch struct {
+	Name   string `json:"name"`
+	Size   int64  `json:"size,omitzero"` // bytes
+	Inodes int64  `json:"inodes,omitzero"`
+	UID    uint32 `json:"uid,omitzero"`
+	GID    uint32 `json:"gid,omitzero"`
+	Mode   uint32 `json:"mode,omitzero"`
+}
+
+// Send sends m with files on the pollable socket s. The caller keeps the files.
+func Send(s *os.File, m Message, files ...*os.File) error {
+	b, err := Marshal(m)
+	if err != nil {
+		return fmt.Errorf("cannot encode message %d: %w", m.ID, err)
+	}
+	if len(b) <= MaxInline {
+		return linux.Send(s, b, files...)
+	}
+	if len(b) > MaxLarge {
+		return fmt.Errorf("cannot send message %d: %d bytes are more than %d", m.ID, len(b), MaxLarge)
+	}
+	large, err := linux.SealedFile("pinfold-message", b)
+	if err != nil {
+		return fmt.Errorf("cannot send message %d: %w", m.ID, err)
+	}
+	defer linux.CloseAll(large)
+	head, err := Marshal(Message{ID: m.ID, Large: len(b)})
+	if err != nil {
+		return err
+	}
+	return linux.Send(s, head, append([]*os.File{large}, files...)...)
+}
+
+// Receive takes one message from s. buf must hold MaxInline bytes; the message
+// does not point into it. The caller closes the files. Any error but a *BadMessage
+// ends the connection.
+func Receive(s *os.File, buf []byte) (Message, []*os.File, error) {
+	got, err := linux.Receive(s, buf)
+	if err != nil {
+		return Message{}, nil, err
+	}
+	m, files, err := decode(got.Data, got.Files)
+	if err != nil {
+		linux.CloseAll(got.Files...)
+		return m, nil, &BadMessage{ID: m.ID, Err: err}
+	}
+	return m, files, nil
+}
+
+// BadMessage is what Receive answers for bytes that are no message.
+type BadMessage struct {
+	ID  uint64 // 0 when it could not be read
+	Err error
+}
+
+// Error says why the message is bad.
+func (e *BadMessage) Error() string { return "cannot decode message: " + e.Err.Error() }
+
+// Unwrap returns the cause.
+func (e *BadMessage) Unwrap() error { return e.Err }
+
+func decode(data []byte, files []*os.File) (Message, []*os.File, error) {
+	var m Message
+	if err := Unmarshal(data, &m); err != nil {
+		return Message{}, nil, err
+	}
+	if m.Large == 0 {
+		return m, files, nil
+	}
+	id := m.ID
+	if m.Large < 0 || m.Large > MaxLarge || len(files) == 0 {
+		return m, nil, fmt.Errorf("large message of %d bytes with %d descriptors", m.Large, len(files))
+	}
+	if !linux.IsSealed(files[0]) {
+		return m, nil, fmt.Errorf("large message in a file that can still be changed")
+	}
+	b := make([]byte, m.Large)
+	if _, err := io.ReadFull(io.NewSectionReader(files[0], 0, int64(m.Large)), b); err != nil {
+		return m, nil, err
+	}
+	m = Message{}
+	if err := Unmarshal(b, &m); err != nil {
+		return Message{ID: id}, nil, err
+	}
+	if m.ID != id || m.Large != 0 {
+		return Message{ID: id}, nil, fmt.Errorf("large message with another id")
+	}
+	linux.CloseAll(files[0])
+	return m, files[1:], nil
+}

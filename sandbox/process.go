@@ -1,0 +1,268 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"pinfold/sandbox/internal/image"
+	"pinfold/sandbox/internal/launch"
+	"pinfold/sandbox/internal/linux"
+	"pinfold/sandbox/internal/stagewire"
+)
+
+// Pen is a pen whose target waits at the last gate. It ends in exactly one of
+// Start and Abort.
+type Pen struct {
+	Enforcement Enforcement // what the kernel showed at the gate
+	InitPid     int         // PID 1 of the pen, as this process sees it
+	Pid         int         // the target, as this process sees it
+
+	stage *Stage
+	id    uint64
+	job   string // directory of the job cgroup in v2, or ""
+	files map[string]*os.File
+}
+
+// Start opens the gate and returns once the target's program runs. If the exec
+// fails, the error is a *StepError and nothing is left of the pen.
+func (p *Pen) Start(ctx context.Context) (*Process, error) {
+	if _, err := p.stage.ask(ctx, stagewire.OpStart, stagewire.Pen{Pen: p.id}, nil, dropAnswer); err != nil {
+		return nil, errors.Join(err, p.Abort(context.WithoutCancel(ctx)))
+	}
+	q, err := p.process()
+	if err != nil {
+		return nil, errors.Join(err, p.Abort(context.WithoutCancel(ctx)))
+	}
+	r, err := q.next(ctx)
+	if err == nil {
+		switch r := r.(type) {
+		case launch.Started:
+			return q, nil
+		case launch.Failed:
+			err = p.stepError(context.WithoutCancel(ctx), r)
+		default:
+			err = fmt.Errorf("cannot start: PID 1 of the pen sent %T", r)
+		}
+	}
+	return nil, errors.Join(err, q.end(context.WithoutCancel(ctx)))
+}
+
+func (p *Pen) stepError(ctx context.Context, f launch.Failed) error {
+	e := &StepError{Step: f.Step, Text: "?", Where: WhereTarget, Errno: f.Errno}
+	var t stagewire.Text
+	if _, err := p.stage.ask(ctx, stagewire.OpStep, stagewire.Pen{Pen: p.id, Step: f.Step}, &t, dropAnswer); err == nil {
+		e.Text, e.Where = t.Text, t.Where
+	}
+	e.Hint = StepHint(e.Text, e.Errno)
+	return e
+}
+
+// Abort ends the pen; nothing of it is left when Abort returns nil.
+func (p *Pen) Abort(ctx context.Context) error {
+	for _, f := range p.files {
+		linux.CloseAll(f)
+	}
+	p.files = nil
+	_, err := p.stage.ask(ctx, stagewire.OpAbort, stagewire.Pen{Pen: p.id}, nil, dropAnswer)
+	if errors.Is(err, ErrStageGone) {
+		return nil // its last act is to end every pen that was not started
+	}
+	return err
+}
+
+// process takes over the descriptors, ready to be waited for.
+func (p *Pen) process() (*Process, error) {
+	for n, f := range p.files {
+		g, err := linux.Pollable(f)
+		if err != nil {
+			delete(p.files, n)
+			return nil, fmt.Errorf("cannot take over %s of the pen: %w", n, err)
+		}
+		p.files[n] = g
+	}
+	q := &Process{
+		Pid: p.Pid, InitPid: p.InitPid, Enforcement: p.Enforcement,
+		Stdin: p.files[FileStdin], Stdout: p.files[FileStdout], Stderr: p.files[FileStderr],
+		PTY: p.files[FilePTY], Relay: p.files[FileRelay],
+		stage: p.stage, id: p.id, job: p.job,
+		init: p.files[FileInit], target: p.files[FileTarget], status: p.files[FileStatus],
+		reading: make(chan struct{}, 1),
+	}
+	p.files = nil
+	return q, nil
+}
+
+// Process is a started target in its pen.
+type Process struct {
+	Pid         int // as this process sees it
+	InitPid     int // PID 1 of the pen
+	Enforcement Enforcement
+
+	// The daemon's ends of the standard streams, pollable; PID 1 of the pen holds
+	// a second descriptor of each. Nil where there is none. With a terminal PTY is
+	// the master, Stdout and Relay are the two ends of a pipe through which its
+	// output can be spliced, and Stdin and Stderr are nil.
+	Stdin, Stdout, Stderr, PTY, Relay *os.File
+
+	stage                *Stage
+	id                   uint64
+	job                  string
+	init, target, status *os.File
+
+	reading chan struct{} // holds one token while somebody reads the status socket
+	ended   *Status       // guarded by reading
+
+	mu       sync.Mutex
+	released bool
+}
+
+// next takes one record from PID 1; the caller is the only reader.
+func (p *Process) next(ctx context.Context) (launch.Record, error) {
+	stop := context.AfterFunc(ctx, func() {
+		_ = p.status.SetReadDeadline(time.Unix(1, 0)) // a closed socket wakes the reader by itself
+	})
+	buf := make([]byte, launch.MaxRecord+1) // one more: a longer record is an error, not cut
+	m, err := linux.Receive(p.status, buf)
+	if !stop() {
+		if e := p.status.SetReadDeadline(time.Time{}); e != nil && err == nil {
+			err = e
+		}
+		if err != nil && ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+	}
+	if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) {
+		return nil, ErrLost
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the record of PID 1: %w", err)
+	}
+	linux.CloseAll(m.Files...)
+	return launch.DecodeRecord(m.Data)
+}
+
+// Wait returns the target's end as PID 1 reported it. It may be called again and
+// from several goroutines. ErrLost: PID 1 went without a record.
+func (p *Process) Wait(ctx context.Context) (Status, error) {
+	select {
+	case p.reading <- struct{}{}:
+	case <-ctx.Done():
+		return Status{}, ctx.Err()
+	}
+	defer func() { <-p.reading }()
+	for p.ended == nil {
+		r, err := p.next(ctx)
+		if err != nil {
+			return Status{}, err
+		}
+		if e, ok := r.(launch.Ended); ok {
+			s := statusOf(e)
+			p.ended = &s
+		}
+	}
+	return *p.ended, nil
+}
+
+// CloseStdin closes the write end of standard input: PID 1's copy first, then
+// ours, so that the reader sees end of file. Closing again does nothing.
+func (p *Process) CloseStdin() error {
+	if p.Stdin == nil {
+		return nil
+	}
+	if err := linux.Send(p.status, launch.CloseFD(image.FDHeldIn)); err != nil && !gone(err) {
+		return fmt.Errorf("cannot close standard input: %w", err)
+	}
+	if err := p.Stdin.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
+		return err
+	}
+	return nil
+}
+
+// gone reports whether err says that nobody is at the other end any more.
+func gone(err error) bool {
+	return errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, os.ErrClosed)
+}
+
+// Resize sets the size of the target's terminal.
+func (p *Process) Resize(rows, cols uint16) error {
+	if p.PTY == nil {
+		return errors.New("cannot resize: the process has no terminal")
+	}
+	return linux.SetSize(p.PTY, rows, cols)
+}
+
+// Release tells PID 1 to go, waits until it is gone and all that the launch made
+// is cleaned up, and closes every descriptor. Whatever still runs in the pen is
+// killed by the kernel with its PID 1. Releasing again does nothing.
+func (p *Process) Release(ctx context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.released {
+		return nil
+	}
+	if err := linux.Send(p.status, launch.Release()); err != nil && !gone(err) {
+		return fmt.Errorf("cannot release the pen: %w", err)
+	}
+	if err := p.settled(ctx); err != nil {
+		return err
+	}
+	p.closeAll()
+	return nil
+}
+
+// settled waits until PID 1 is gone and cleaned up after.
+func (p *Process) settled(ctx context.Context) error {
+	_, err := p.stage.ask(ctx, stagewire.OpReaped, stagewire.Pen{Pen: p.id}, nil, dropAnswer)
+	if errors.Is(err, ErrStageGone) {
+		stop := context.AfterFunc(ctx, func() { linux.CloseAll(p.init) })
+		defer stop()
+		err = linux.WaitGone(p.init)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot wait for PID 1 of the pen: %w", err)
+	}
+	return nil
+}
+
+func (p *Process) closeAll() {
+	p.released = true
+	linux.CloseAll(p.Stdin, p.Stdout, p.Stderr, p.PTY, p.Relay, p.init, p.target, p.status)
+}
+
+// end kills PID 1, and with it everything in the pen.
+func (p *Process) end(ctx context.Context) error {
+	err := linux.Kill(p.init, syscall.SIGKILL)
+	if errors.Is(err, syscall.ESRCH) {
+		err = nil
+	}
+	return errors.Join(err, p.Release(ctx))
+}
+
+// Kill kills PID 1 with SIGKILL and so everything in the pen. No record follows.
+func (p *Process) Kill() error {
+	if err := linux.Kill(p.init, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return err
+	}
+	return nil
+}
+
+func statusOf(e launch.Ended) Status {
+	u := e.Usage
+	s := Status{
+		Exited: e.Status.Exited(), Core: e.Status.CoreDump(),
+		User: time.Duration(u.Utime.Nano()), System: time.Duration(u.Stime.Nano()), MaxRSS: Bytes(u.Maxrss) << 10, // KiB: getrusage(2)
+		InBlock: u.Inblock, OutBlock: u.Oublock, VolSwitches: u.Nvcsw, InvolSwitches: u.Nivcsw,
+	}
+	if s.Exited {
+		s.Code = e.Status.ExitStatus()
+	} else {
+		s.Signal = int(e.Status.Signal())
+	}
+	return s
+}

@@ -1,0 +1,209 @@
+package stage
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"pinfold/sandbox"
+	"pinfold/sandbox/internal/linux"
+	"pinfold/sandbox/internal/ruleset"
+)
+
+// mounts are the trees of one pen, while it is being built.
+type mounts struct {
+	view    *holder
+	attach  []*holder
+	files   []int // indexes of the attaches that are not directories
+	states  []sandbox.DenyState
+	masked  []string
+	made    []*place
+	ruleset *os.File
+	abi     int
+	handled uint64
+}
+
+// close gives up all but the placeholders.
+func (m *mounts) close() error {
+	var errs []error
+	for _, h := range append(m.attach, m.view) {
+		if h != nil {
+			errs = append(errs, h.tree.close())
+		}
+	}
+	linux.CloseAll(m.ruleset)
+	return errors.Join(errs...)
+}
+
+// build makes the trees of a pen: the view, the attaches, what is denied in them,
+// and the Landlock ruleset on them.
+func (s *server) build(p *profile, c *sandbox.Command, peer linux.Peer, attach []*os.File) (m *mounts, err error) {
+	m = &mounts{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, m.close(), s.dropPlaces(m.made))
+		}
+	}()
+	root, err := s.viewOf(p)
+	if err != nil {
+		return m, err
+	}
+	if m.view, err = s.holder("/", root); err != nil {
+		return m, err
+	}
+	for i, a := range p.Attach {
+		h, file, err := s.attach(a, c, i, attach[i])
+		if err != nil {
+			return m, failed("attach "+a.Path, err)
+		}
+		m.attach = append(m.attach, h)
+		if file {
+			m.files = append(m.files, i)
+		}
+	}
+	d := &denier{s: s, f: &p.Profile, peer: peer, holders: append([]*holder{m.view}, m.attach...), masked: map[string]bool{}}
+	err = d.apply()
+	d.close()
+	m.made, m.states = d.made, d.states
+	for path := range d.masked {
+		m.masked = append(m.masked, path)
+	}
+	if err != nil {
+		return m, err
+	}
+	return m, s.restrict(m, &p.Profile)
+}
+
+// holder makes a tree of a detached mount that comes to lie at path. Only a tree
+// on which something will be mounted needs a place where the kernel cannot do
+// that to a detached one.
+func (s *server) holder(path string, root *os.File) (*holder, error) {
+	st, err := linux.Stat(root)
+	if err != nil {
+		linux.CloseAll(root)
+		return nil, failed("look at the mount for "+path, err)
+	}
+	t, err := s.trees.plant(root)
+	if err != nil {
+		return nil, failed("place the mount for "+path, err)
+	}
+	return &holder{path: path, tree: t, pins: map[string]*os.File{}, id: idOf(st)}, nil
+}
+
+// attach makes the mount of a looked-at descriptor, which must be the file that
+// was looked at. Its owner on disk is mapped to the run uid where asked for.
+func (s *server) attach(a sandbox.Attach, c *sandbox.Command, i int, src *os.File) (*holder, bool, error) {
+	st, err := linux.Stat(src)
+	if err != nil {
+		return nil, false, err
+	}
+	if idOf(st) != c.Attach[i] {
+		return nil, false, refused("the descriptor is not the file that was looked at")
+	}
+	kind := st.Mode & unix.S_IFMT
+	if kind != unix.S_IFDIR && kind != unix.S_IFREG {
+		return nil, false, refused("it is neither a directory nor a regular file")
+	}
+	attr := uint64(attrView)
+	if !a.Writable {
+		attr |= unix.MOUNT_ATTR_RDONLY
+	}
+	if a.NoExec {
+		attr |= unix.MOUNT_ATTR_NOEXEC
+	}
+	var ns *os.File
+	if a.IDMap && (c.DiskUID != c.UID || c.DiskGID != c.GID) {
+		if ns, err = s.idmaps.userns(mapping{c.DiskUID, c.DiskGID, c.UID, c.GID}); err != nil {
+			return nil, false, err
+		}
+		defer linux.CloseAll(ns)
+	}
+	m, err := bindOf(src, attr, ns)
+	if err != nil {
+		return nil, false, err
+	}
+	h, err := s.holder(a.Path, m)
+	if err != nil {
+		return nil, false, err
+	}
+	h.orig = src
+	return h, kind != unix.S_IFDIR, nil
+}
+
+// restrict makes the Landlock ruleset of a pen. Rules on what is not in the view
+// allow nothing and are left out; PID 1 adds those on its own file systems.
+func (s *server) restrict(m *mounts, f *sandbox.Profile) error {
+	if levelOf(f, sandbox.ControlLandlock) == sandbox.LevelOff || !s.features.Has(sandbox.FeatureLandlock) {
+		return nil
+	}
+	var rules []ruleset.Rule
+	var open []*os.File
+	defer func() { linux.CloseAll(open...) }()
+	for _, r := range sandbox.StageRules(*f) {
+		at, err := m.open(r)
+		if gone(err) {
+			continue
+		}
+		if err != nil {
+			return failed("open "+r.Path+" for its Landlock rule", err)
+		}
+		open = append(open, at)
+		st, err := linux.Stat(at)
+		if err != nil {
+			return failed("look at "+r.Path+" for its Landlock rule", err)
+		}
+		if st.Mode&unix.S_IFMT == unix.S_IFLNK {
+			continue // a symlink opens nothing by itself
+		}
+		rules = append(rules, ruleset.Rule{FD: linux.FD(at), File: st.Mode&unix.S_IFMT != unix.S_IFDIR, Access: string(r.Access)})
+	}
+	n, abi, handled, err := ruleset.New(rules)
+	if err != nil {
+		return failed("make the Landlock ruleset", err)
+	}
+	m.ruleset, m.abi, m.handled = os.NewFile(uintptr(n), "ruleset"), abi, handled
+	return nil
+}
+
+// open opens the path of a rule in the tree that holds it. Symlinks of the view
+// are followed inside it, but never for a rule that lets write.
+func (m *mounts) open(r sandbox.Rule) (*os.File, error) {
+	h := m.view
+	for _, a := range m.attach {
+		if sandbox.Below(r.Path, a.path) && len(a.path) > len(h.path) {
+			h = a
+		}
+	}
+	rel := strings.TrimPrefix(strings.TrimPrefix(r.Path, h.path), "/")
+	if rel == "" {
+		return linux.Dup(h.tree.root)
+	}
+	f, err := linux.OpenAt(h.tree.root, rel, unix.O_PATH|unix.O_NOFOLLOW, linux.Beneath)
+	if errors.Is(err, unix.ELOOP) && h == m.view && !strings.Contains(string(r.Access), sandbox.AccessWrite) {
+		return linux.OpenAt(h.tree.root, rel, unix.O_PATH|unix.O_NOFOLLOW, linux.InRoot)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", r.Path, err)
+	}
+	return f, nil
+}
+
+func levelOf(f *sandbox.Profile, c sandbox.Control) sandbox.Level {
+	for _, n := range f.Controls {
+		if n.Control == c {
+			return n.Level
+		}
+	}
+	return sandbox.LevelRequired
+}
+
+func (s *server) dropPlaces(made []*place) error {
+	var errs []error
+	for _, p := range made {
+		errs = append(errs, s.places.drop(p))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,428 @@
+package stage
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"golang.org/x/sys/unix"
+
+	"pinfold/sandbox"
+	"pinfold/sandbox/internal/image"
+	"pinfold/sandbox/internal/launch"
+	"pinfold/sandbox/internal/linux"
+	"pinfold/sandbox/internal/stagewire"
+)
+
+// gateTimeout bounds how long a target may take from its start to its last gate.
+const gateTimeout = 30 * time.Second
+
+// rawSpec is a Spec whose profile is not decoded, since most are known.
+type rawSpec struct {
+	Profile jsontext.Value  `json:"profile"`
+	Command sandbox.Command `json:"command"`
+}
+
+// launch answers one launch request: files are the caller's connection and the
+// attaches.
+func (s *server) launch(ctx context.Context, raw []byte, files []*os.File) (any, []*os.File, error) {
+	var r rawSpec
+	if err := stagewire.Unmarshal(raw, &r); err != nil {
+		return nil, nil, refused("cannot read the spec: %w", err)
+	}
+	if len(files) == 0 {
+		return nil, nil, refused("cannot launch without the caller's connection")
+	}
+	peer, err := linux.PeerOf(files[0])
+	if err != nil {
+		return nil, nil, err
+	}
+	if s.pens.full() {
+		return nil, nil, errBusy
+	}
+	select {
+	case s.launches <- struct{}{}:
+	case <-ctx.Done():
+		return nil, nil, ctx.Err()
+	}
+	defer func() { <-s.launches }()
+	p, err := s.profiles.get(r.Profile)
+	if err != nil {
+		return nil, nil, err
+	}
+	l, out, err := s.launchProfile(ctx, p, &r.Command, peer, files[1:])
+	if err == nil {
+		err = s.profiles.keep(r.Profile, p)
+	}
+	return l, out, errors.Join(err, s.profiles.put(p))
+}
+
+func (s *server) launchProfile(ctx context.Context, p *profile, c *sandbox.Command, peer linux.Peer, attach []*os.File) (any, []*os.File, error) {
+	if err := (sandbox.Spec{Profile: p.Profile, Command: *c}).Validate(); err != nil {
+		return nil, nil, refused("%w", err)
+	}
+	if len(attach) != len(p.Attach) {
+		return nil, nil, refused("cannot launch: %d descriptors for %d attaches", len(attach), len(p.Attach))
+	}
+	if err := s.floors(c, &p.Profile, peer); err != nil {
+		return nil, nil, err
+	}
+	if err := s.lacks(&p.Profile); err != nil {
+		return nil, nil, err
+	}
+	m, err := s.build(p, c, peer, attach)
+	if err != nil {
+		return nil, nil, err
+	}
+	l := &launcher{s: s, p: p, c: c, m: m, files: map[int]*os.File{}}
+	defer l.close()
+	err = l.prepare()
+	if err == nil {
+		err = l.start()
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, s.dropPlaces(m.made))
+	}
+	e, err := l.gate(ctx)
+	if err != nil {
+		return nil, nil, errors.Join(err, l.end())
+	}
+	return l.answer(e)
+}
+
+// lacks refuses a profile that requires what this host cannot give.
+func (s *server) lacks(f *sandbox.Profile) error {
+	for _, k := range s.features.Lacks() {
+		need := levelOf(f, k.Control) == sandbox.LevelRequired
+		switch k.Control {
+		case sandbox.ControlUserNS:
+			need = f.UserNS
+		case sandbox.ControlNetNS:
+			need = need && f.Net == sandbox.NetNone
+		case sandbox.ControlMemory, sandbox.ControlPids, sandbox.ControlCPU, sandbox.ControlIO:
+			need = false // whoever owns the cgroup sees to it
+		case sandbox.ControlMounts, sandbox.ControlLandlock, sandbox.ControlSeccomp, sandbox.ControlCaps,
+			sandbox.ControlPidNS, sandbox.ControlIPCNS, sandbox.ControlRlimits:
+		}
+		if need {
+			return &sandbox.StepError{Step: -1, Text: "give the required control " + string(k.Control) + ": " + k.Why, Where: sandbox.WhereStage, Hint: k.Fix}
+		}
+	}
+	return nil
+}
+
+// launcher is one launch under way.
+type launcher struct {
+	s *server
+	p *profile
+	c *sandbox.Command
+	m *mounts
+
+	build   sandbox.Build
+	v       *variant
+	files   map[int]*os.File // number in PID 1 to file; all are closed at the end
+	init    *os.File         // v2 cgroup that PID 1 begins in
+	job     *os.File         // cgroup.procs of the job
+	gate1   *os.File         // write ends
+	gate2   *os.File
+	status  *os.File // our end
+	out     []*os.File
+	names   []string
+	pen     *pen
+	pid     int // PID 1
+	target  int
+	started bool
+}
+
+// close gives up what the launch itself no longer needs.
+func (l *launcher) close() {
+	for _, f := range l.files {
+		linux.CloseAll(f)
+	}
+	linux.CloseAll(l.init, l.job, l.gate1)
+	if !l.started {
+		linux.CloseAll(l.gate2)
+	}
+	_ = l.m.close() // a tree that could not be taken down is swept at the next start
+}
+
+// prepare opens everything that PID 1 is to find on its fixed numbers.
+func (l *launcher) prepare() error {
+	if err := l.cgroups(); err != nil {
+		return err
+	}
+	l.build.AttachFiles = l.m.files
+	l.build.LandlockABI = l.m.abi
+	if l.s.memfdNoexec(&l.p.Profile) {
+		l.build.MemfdNoexec = sandbox.On
+	}
+	if os.Geteuid() == 0 {
+		l.build.Groups = sandbox.On
+	}
+	v, err := l.s.programOf(l.p, l.build)
+	if err != nil {
+		return err
+	}
+	l.v = v
+	if err := l.streams(); err != nil {
+		return failed("make the standard streams", err)
+	}
+	for n, w := range map[int]**os.File{image.FDGate1: &l.gate1, image.FDGate2: &l.gate2} {
+		if l.files[n], *w, err = linux.Pipe("gate"); err != nil {
+			return failed("make the gates", err)
+		}
+	}
+	ours, theirs, err := linux.SocketPair("status")
+	if err != nil {
+		return failed("make the status socket", err)
+	}
+	l.files[image.FDStatus], l.files[image.FDPeer] = theirs, ours
+	d, err := linux.Dup(ours)
+	if err == nil {
+		l.status, err = linux.Pollable(d)
+	}
+	if err != nil {
+		return failed("make the status socket", err)
+	}
+	l.give(sandbox.FileStatus, l.status)
+	return l.mounted()
+}
+
+// mounted hands over the trees, the ruleset and the canary.
+func (l *launcher) mounted() error {
+	trees := map[int]*os.File{image.FDTree: l.m.view.tree.root, image.FDCanary: l.s.masks.canary}
+	for i, h := range l.m.attach {
+		trees[image.FDAttach+i] = h.tree.root
+	}
+	for n, f := range trees {
+		var err error
+		if l.s.trees.detached || n == image.FDCanary {
+			l.files[n], err = linux.Dup(f)
+		} else {
+			l.files[n], err = linux.CloneMount(f, linux.Tree) // what is attached somewhere cannot be moved from under it
+		}
+		if err != nil {
+			return failed("hand over a mount", err)
+		}
+	}
+	if l.m.ruleset != nil {
+		f, err := linux.Dup(l.m.ruleset)
+		if err != nil {
+			return failed("hand over the ruleset", err)
+		}
+		l.files[image.FDRuleset] = f
+	}
+	return nil
+}
+
+// cgroups opens the cgroups of this launch, each strictly below our own base.
+func (l *launcher) cgroups() error {
+	v2, _ := l.s.config.base("")
+	base, err := linux.OpenAt(nil, v2, unix.O_PATH|unix.O_DIRECTORY, linux.Strict)
+	if err != nil {
+		return failed("open the cgroup base", err)
+	}
+	defer linux.CloseAll(base)
+	if l.init, err = linux.OpenAt(base, l.c.Cgroup+"/init", unix.O_RDONLY|unix.O_DIRECTORY, linux.OneFS); err != nil {
+		return failed("open the cgroup "+l.c.Cgroup+"/init", err)
+	}
+	if l.job, err = linux.OpenAt(base, l.c.Cgroup+"/job/cgroup.procs", unix.O_RDWR, linux.OneFS); err != nil {
+		return failed("open the cgroup "+l.c.Cgroup+"/job", err)
+	}
+	if !l.p.UserNS && os.Geteuid() == 0 && l.s.features.Has(sandbox.FeatureIntoCgroup) {
+		l.build.IntoCgroup = sandbox.On
+		if l.files[image.FDJob], err = linux.OpenAt(base, l.c.Cgroup+"/job", unix.O_RDONLY|unix.O_DIRECTORY, linux.OneFS); err != nil {
+			return failed("open the cgroup "+l.c.Cgroup+"/job", err)
+		}
+	} else if err := l.join(base, sandbox.JoinFile{Path: l.c.Cgroup + "/job/cgroup.procs"}); err != nil {
+		return err
+	}
+	for _, j := range l.c.Join {
+		if err := l.joinV1(j); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *launcher) joinV1(j sandbox.JoinFile) error {
+	dir, _ := l.s.config.base(j.Controller)
+	base, err := linux.OpenAt(nil, dir, unix.O_PATH|unix.O_DIRECTORY, linux.Strict)
+	if err != nil {
+		return failed("open the cgroup base of "+j.Controller, err)
+	}
+	defer linux.CloseAll(base)
+	return l.join(base, j)
+}
+
+func (l *launcher) join(base *os.File, j sandbox.JoinFile) error {
+	n := image.FDJoin + len(l.build.Join)
+	if len(l.build.Join) == image.MaxJoin {
+		return refused("cannot join more than %d cgroups", image.MaxJoin)
+	}
+	f, err := linux.OpenAt(base, j.Path, unix.O_WRONLY, linux.OneFS)
+	if err != nil {
+		return failed("open the cgroup file "+j.Controller+" "+j.Path, err)
+	}
+	l.files[n] = f
+	l.build.Join = append(l.build.Join, sandbox.Join(path.Base(j.Path)))
+	return nil
+}
+
+// give adds a descriptor to the answer, which owns it from now on.
+func (l *launcher) give(name string, f *os.File) {
+	l.names = append(l.names, name)
+	l.out = append(l.out, f)
+}
+
+// streams makes the standard streams. PID 1 holds the far ends, the daemon gets a
+// second descriptor of each.
+func (l *launcher) streams() error {
+	null := func(n int) (err error) { l.files[n], err = linux.Dup(l.s.null); return }
+	pipe := func(near, far int, in bool, name string) error {
+		r, w, err := linux.Pipe(name)
+		if err != nil {
+			return err
+		}
+		if in {
+			l.files[near], l.files[far] = r, w
+		} else {
+			l.files[near], l.files[far] = w, r
+		}
+		d, err := linux.Dup(l.files[far])
+		if err != nil {
+			return err
+		}
+		l.give(name, d)
+		return nil
+	}
+	if l.p.PTY {
+		r, w, err := linux.Pipe("relay")
+		if err != nil {
+			return err
+		}
+		l.files[image.FDHeldOut], l.files[image.FDHeldErr] = r, w
+		for n, name := range map[int]string{image.FDHeldOut: sandbox.FileStdout, image.FDHeldErr: sandbox.FileRelay} {
+			d, err := linux.Dup(l.files[n])
+			if err != nil {
+				return err
+			}
+			l.give(name, d)
+		}
+		return errors.Join(null(0), null(1), null(2))
+	}
+	if l.p.Stdin == sandbox.StdinNull {
+		if err := null(0); err != nil {
+			return err
+		}
+	} else if err := pipe(0, image.FDHeldIn, true, sandbox.FileStdin); err != nil {
+		return err
+	}
+	return errors.Join(pipe(1, image.FDHeldOut, false, sandbox.FileStdout), pipe(2, image.FDHeldErr, false, sandbox.FileStderr))
+}
+
+// start starts PID 1 and lets it through the first gate with its registers.
+func (l *launcher) start() error {
+	fds := make(map[int]int, len(l.files))
+	for n, f := range l.files {
+		fds[n] = linux.FD(f)
+	}
+	s := launch.Start{
+		Image: l.v.image, Files: fds, Flags: sandbox.CloneFlags(l.p.Profile), Cgroup: l.init,
+		Program: l.c.Program, Dir: l.c.Dir, Argv: l.c.Argv, Env: l.c.Env,
+	}
+	regs := launch.Registers{
+		UID: l.c.UID, GID: l.c.GID, InitUID: l.s.initUID(), InitGID: l.s.initUID(), Script: l.c.Script, Rows: l.c.Rows, Cols: l.c.Cols,
+	}
+	if l.p.UserNS {
+		l.s.userNS(&s, &regs, l.p.RootMap)
+	}
+	pid, pidfd, err := launch.Run(s)
+	if err != nil {
+		if pid > 0 {
+			err = errors.Join(err, reapPid(pid))
+		}
+		return failed("start PID 1", err)
+	}
+	poll, err := linux.Pollable(pidfd)
+	if err != nil {
+		return errors.Join(failed("watch PID 1", err), syscall.Kill(pid, syscall.SIGKILL), reapPid(pid))
+	}
+	l.pid = pid
+	l.pen = &pen{pidfd: poll, prog: l.v.prog, made: l.m.made, gate: l.gate2, gone: make(chan struct{})}
+	l.started = true
+	l.s.pens.add(l.pen)
+	go l.s.reap(l.pen)
+	for n, f := range l.files { // from here on PID 1 alone has them
+		linux.CloseAll(f)
+		delete(l.files, n)
+	}
+	err = linux.Send(l.status, regs.Encode())
+	if err == nil {
+		_, err = l.gate1.Write([]byte{1})
+	}
+	if err != nil {
+		return errors.Join(failed("open the first gate", err), l.end())
+	}
+	return nil
+}
+
+// reapPid takes the status of a child that has no pidfd.
+func reapPid(pid int) error {
+	for {
+		_, err := syscall.Wait4(pid, nil, 0, nil)
+		if !errors.Is(err, syscall.EINTR) {
+			return err
+		}
+	}
+}
+
+// initUID is the uid that PID 1 takes for good.
+func (s *server) initUID() uint32 {
+	if s.config.DynamicCount > 0 {
+		return s.config.DynamicFirst
+	}
+	return overflowID
+}
+
+const overflowID = 65534 // nobody: owns nothing on a sane host
+
+// end kills PID 1 and waits until it is gone and cleaned up after.
+func (l *launcher) end() error {
+	err := l.pen.kill()
+	<-l.pen.gone
+	linux.CloseAll(l.out...)
+	l.out = nil
+	return errors.Join(err, l.pen.err)
+}
+
+// answer adds the descriptors of the processes and says what was launched.
+func (l *launcher) answer(e sandbox.Enforcement) (any, []*os.File, error) {
+	a := sandbox.Launched{Pen: l.pen.id, InitPid: l.pid, Pid: l.target, Enforcement: e}
+	init, err := linux.PidfdOpen(l.pid)
+	if err == nil {
+		l.give(sandbox.FileInit, init)
+		var target *os.File
+		if target, err = linux.PidfdOpen(l.target); err == nil {
+			l.give(sandbox.FileTarget, target)
+		}
+	}
+	if err == nil && l.p.PTY {
+		var master *os.File
+		if master, err = linux.TakeFile(init, image.FDHeldIn, "pty"); err == nil {
+			l.give(sandbox.FilePTY, master)
+		}
+	}
+	if err != nil {
+		return nil, nil, errors.Join(failed("take the pen's descriptors", err), l.end())
+	}
+	a.Files = l.names
+	return a, l.out, nil
+}
+
+func procPath(pid int, name string) string { return "/proc/" + strconv.Itoa(pid) + "/" + name }

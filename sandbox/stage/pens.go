@@ -1,0 +1,160 @@
+package stage
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync"
+	"syscall"
+
+	"pinfold/sandbox/internal/linux"
+	"pinfold/sandbox/internal/stagewire"
+
+	"pinfold/sandbox/internal/image"
+)
+
+// pens are the pens whose PID 1 is our child.
+type pens struct {
+	mu   sync.Mutex
+	next uint64
+	all  map[uint64]*pen
+}
+
+// pen is one PID 1 from its start until it is reaped and cleaned up after. A pen
+// whose gate was never opened does not outlive the daemon's connection.
+type pen struct {
+	id    uint64
+	pidfd *os.File // pollable
+	prog  *image.Program
+	made  []*place
+
+	mu   sync.Mutex
+	gate *os.File // write end of the last gate; nil once it is open or shut
+
+	gone chan struct{} // closed once reaped and cleaned up
+	err  error         // of that, once gone is closed
+}
+
+func newPens() *pens { return &pens{all: map[uint64]*pen{}} }
+
+// full reports whether there is room for one more.
+func (s *pens) full() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.all) >= maxPens
+}
+
+func (s *pens) add(p *pen) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.next++
+	p.id = s.next
+	s.all[p.id] = p
+}
+
+func (s *pens) get(id uint64) *pen {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.all[id]
+}
+
+func (s *pens) remove(p *pen) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.all, p.id)
+}
+
+// abandon ends every pen that was not started, and waits for those.
+func (s *pens) abandon() {
+	s.mu.Lock()
+	var waiting []*pen
+	for _, p := range s.all {
+		if p.shut() {
+			waiting = append(waiting, p)
+		}
+	}
+	s.mu.Unlock()
+	for _, p := range waiting {
+		_ = p.kill() // ESRCH alone: it is gone already
+		<-p.gone
+	}
+}
+
+// reap waits for PID 1, then removes what its launch put on the host.
+func (s *server) reap(p *pen) {
+	p.err = linux.Reap(p.pidfd)
+	p.shut()
+	p.err = errors.Join(p.err, s.dropPlaces(p.made))
+	linux.CloseAll(p.pidfd)
+	s.pens.remove(p)
+	close(p.gone)
+}
+
+// shut closes the last gate and reports whether it was neither open nor shut.
+func (p *pen) shut() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.gate == nil {
+		return false
+	}
+	linux.CloseAll(p.gate)
+	p.gate = nil
+	return true
+}
+
+// open lets the target through its last gate.
+func (p *pen) open() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.gate == nil {
+		return refused("the pen waits at no gate")
+	}
+	defer func() {
+		linux.CloseAll(p.gate)
+		p.gate = nil
+	}()
+	_, err := p.gate.Write([]byte{1})
+	return err
+}
+
+func (p *pen) kill() error {
+	err := linux.Kill(p.pidfd, syscall.SIGKILL)
+	if errors.Is(err, syscall.ESRCH) || errors.Is(err, syscall.EBADF) {
+		return nil
+	}
+	return err
+}
+
+// onPen answers the requests that name a pen. One that is gone has been cleaned
+// up after: nothing is left to do for it.
+func (s *server) onPen(ctx context.Context, m stagewire.Message) (any, error) {
+	var q stagewire.Pen
+	if err := stagewire.Unmarshal(m.Body, &q); err != nil {
+		return nil, refused("cannot read the request: %w", err)
+	}
+	p := s.pens.get(q.Pen)
+	if p == nil {
+		if m.Op == stagewire.OpStart || m.Op == stagewire.OpStep {
+			return nil, refused("there is no pen %d", q.Pen)
+		}
+		return nil, nil
+	}
+	switch m.Op {
+	case stagewire.OpStart:
+		return nil, p.open()
+	case stagewire.OpStep:
+		return stagewire.Text{Text: p.prog.Step(q.Step), Where: p.prog.Where(q.Step)}, nil
+	case stagewire.OpAbort:
+		p.shut()
+		if err := p.kill(); err != nil {
+			return nil, err
+		}
+	case stagewire.OpReaped, stagewire.OpHello, stagewire.OpLook, stagewire.OpScratch, stagewire.OpDropScratch, stagewire.OpLaunch:
+	}
+	select {
+	case <-p.gone:
+		return nil, p.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}

@@ -1,0 +1,213 @@
+package stage
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"strconv"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"pinfold/sandbox"
+	"pinfold/sandbox/internal/linux"
+	"pinfold/sandbox/internal/stagewire"
+)
+
+const placeholderMode = 0o555
+
+// places are the placeholders of denied paths that do not exist: empty
+// directories in the caller's own tree, each recorded on disk before it is made,
+// so that none stays behind when the stage is killed.
+type places struct {
+	dir string // of the records
+
+	mu   sync.Mutex
+	held map[sandbox.Identity]*place
+}
+
+// place is one placeholder and how many pens need it.
+type place struct {
+	id     sandbox.Identity
+	parent *os.File // O_PATH, of its own
+	name   string
+	peer   linux.Peer
+	record string
+	users  int // guarded by places.mu
+}
+
+// placeRecord is what lies on disk of a place.
+type placeRecord struct {
+	Dir  string           `json:"dir"`
+	Name string           `json:"name"`
+	UID  uint32           `json:"uid"`
+	ID   sandbox.Identity `json:"id"`             // zero until it is made
+	Pids []int            `json:"pids,omitempty"` // PID 1s of the pens that need it
+}
+
+// hold makes the placeholder name below dir with peer's rights, or takes a share
+// in the one that is there.
+func (s *places) hold(dir *os.File, name string, peer linux.Peer) (*place, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p := s.find(dir, name); p != nil {
+		p.users++
+		return p, nil
+	}
+	parent, err := linux.Dup(dir)
+	if err != nil {
+		return nil, err
+	}
+	p := &place{parent: parent, name: name, peer: peer, users: 1}
+	if err := s.create(p); err != nil {
+		linux.CloseAll(parent)
+		return nil, fmt.Errorf("cannot make the placeholder %s in %s: %w", name, dir.Name(), err)
+	}
+	s.held[p.id] = p
+	return p, nil
+}
+
+// find returns the place that is at name below dir now.
+func (s *places) find(dir *os.File, name string) *place {
+	st, err := linux.LstatAt(dir, name)
+	if err != nil {
+		return nil
+	}
+	return s.held[idOf(st)]
+}
+
+// again takes one more share in a placeholder, nil when id is none.
+func (s *places) again(id sandbox.Identity) *place {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := s.held[id]
+	if p != nil {
+		p.users++
+	}
+	return p
+}
+
+func (s *places) create(p *place) error {
+	dir, err := linux.PathOf(p.parent)
+	if err != nil {
+		return err
+	}
+	r := placeRecord{Dir: dir, Name: p.name, UID: p.peer.UID}
+	if p.record, err = s.write("", r); err != nil {
+		return err
+	}
+	err = linux.AsPeer(p.peer, func() error { return linux.MkdirAt(p.parent, p.name, placeholderMode) })
+	if err == nil {
+		var st unix.Stat_t
+		if st, err = linux.LstatAt(p.parent, p.name); err == nil && st.Mode&unix.S_IFMT != unix.S_IFDIR {
+			err = unix.ESTALE
+		}
+		p.id = idOf(st)
+		r.ID = p.id
+	}
+	if err == nil {
+		_, err = s.write(p.record, r)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(p.record))
+	}
+	return nil
+}
+
+// write stores a record, under a new name when it has none, in one step.
+func (s *places) write(name string, r placeRecord) (string, error) {
+	b, err := stagewire.Marshal(r)
+	if err != nil {
+		return "", err
+	}
+	f, err := os.CreateTemp(s.dir, ".new-*")
+	if err != nil {
+		return "", err
+	}
+	_, err = f.Write(b)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return "", errors.Join(err, os.Remove(f.Name()))
+	}
+	if name == "" {
+		name = filepath.Join(s.dir, "place-"+path.Base(f.Name())[len(".new-"):])
+	}
+	return name, os.Rename(f.Name(), name)
+}
+
+// drop gives up one share; with the last the placeholder is removed, if it is
+// still that very directory and empty.
+func (s *places) drop(p *place) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p.users--; p.users > 0 {
+		return nil
+	}
+	delete(s.held, p.id)
+	defer linux.CloseAll(p.parent)
+	return errors.Join(p.remove(), os.Remove(p.record))
+}
+
+func (p *place) remove() error {
+	st, err := linux.LstatAt(p.parent, p.name)
+	if gone(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if idOf(st) != p.id || st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return nil // somebody else's by now
+	}
+	err = linux.AsPeer(p.peer, func() error { return linux.RmdirAt(p.parent, p.name) })
+	if errors.Is(err, unix.ENOTEMPTY) || gone(err) {
+		return nil
+	}
+	return err
+}
+
+// newPlaces removes what an earlier stage left behind, unless a pen that needs it
+// is still there.
+func newPlaces(dir string) (*places, error) {
+	s := &places{dir: dir, held: map[sandbox.Identity]*place{}}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	all, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	var errs []error
+	for _, e := range all {
+		errs = append(errs, sweepPlace(filepath.Join(dir, e.Name())))
+	}
+	return s, errors.Join(errs...)
+}
+
+func sweepPlace(file string) error {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	var r placeRecord
+	if stagewire.Unmarshal(b, &r) != nil || filepath.Base(file)[0] == '.' {
+		return os.Remove(file) // not finished: nothing was made yet
+	}
+	d, err := linux.OpenAt(nil, r.Dir, unix.O_PATH|unix.O_DIRECTORY, linux.Strict)
+	if err != nil {
+		return os.Remove(file) // its directory is gone, and it with it
+	}
+	defer linux.CloseAll(d)
+	st, err := linux.LstatAt(d, r.Name)
+	if err != nil {
+		return os.Remove(file)
+	}
+	if r.ID == (sandbox.Identity{}) && st.Mode == unix.S_IFDIR|placeholderMode && st.Uid == r.UID {
+		r.ID = idOf(st) // killed between making it and saying so
+	}
+	p := &place{id: r.ID, parent: d, name: r.Name, peer: linux.Peer{UID: r.UID, GID: st.Gid}}
+	return errors.Join(p.remove(), os.Remove(file))
+}
+
+func itoa(n uint32) string { return strconv.FormatUint(uint64(n), 10) }

@@ -1,0 +1,311 @@
+// Package stage is the small privileged launcher beside the daemon: it builds
+// pens from Specs, brings each target to its last gate, proves there what is in
+// force, and reaps the PID 1s. It never reads policy or the wire, never believes
+// the daemon about who asks, and starts nothing below its floors, whatever bytes
+// it is sent.
+package stage
+
+import (
+	"container/list"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"pinfold/sandbox"
+	"pinfold/sandbox/internal/filter"
+	"pinfold/sandbox/internal/linux"
+	"pinfold/sandbox/internal/stagewire"
+)
+
+// Limits of the stage.
+const (
+	maxRequests = 4096 // requests at once; beyond it the socket is not read
+	maxLaunches = 64   // launches being built at once; the others wait
+	maxLooks    = 16   // looks of one uid at once; the others wait
+	maxPens     = 8192 // pens alive; one more is refused as busy
+)
+
+// connFD is where the daemon puts its socket.
+const connFD = 3
+
+// Run serves the daemon at the other end of descriptor 3 until that end closes,
+// and returns the exit status: 0, 1 for a failure, 2 for a bad command line.
+func Run(ctx context.Context, args []string, stderr io.Writer) int {
+	c, err := parse(args, stderr)
+	if err != nil {
+		fmt.Fprintln(stderr, "pinfold-stage:", err)
+		return 2
+	}
+	if err := linux.NotDumpable(); err != nil {
+		fmt.Fprintln(stderr, "pinfold-stage:", err)
+		return 1
+	}
+	conn, err := linux.Pollable(os.NewFile(connFD, "daemon"))
+	if err == nil {
+		unix.Umask(0)
+		err = Serve(ctx, conn, c)
+	}
+	if err != nil {
+		fmt.Fprintln(stderr, "pinfold-stage:", err)
+		return 1
+	}
+	return 0
+}
+
+// server is the stage at work.
+type server struct {
+	conn     *os.File
+	config   Config
+	features sandbox.Features
+	own      map[string]uint64 // our namespaces
+	null     *os.File
+	masks    *masks
+	trees    *assembler
+	profiles *profiles
+	idmaps   *idmaps
+	places   *places
+	pens     *pens
+
+	requests chan struct{} // a token for each
+	launches chan struct{}
+
+	lookMu sync.Mutex
+	looks  map[uint32]*lookQueue
+
+	scratchMu sync.Mutex
+}
+
+// Serve answers the daemon on conn until it closes, then ends every pen that was
+// not started. Pens that were live on. It closes conn.
+func Serve(ctx context.Context, conn *os.File, c Config) (err error) {
+	defer linux.CloseAll(conn)
+	s, err := newServer(ctx, conn, c)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.close()) }()
+	hello, err := stagewire.Marshal(s.features)
+	if err != nil {
+		return err
+	}
+	if err := stagewire.Send(conn, stagewire.Message{Body: hello}); err != nil {
+		return fmt.Errorf("cannot greet the daemon: %w", err)
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer s.pens.abandon()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { linux.CloseAll(conn) })()
+	buf := make([]byte, stagewire.MaxInline)
+	for {
+		m, files, err := stagewire.Receive(conn, buf)
+		var bad *stagewire.BadMessage
+		switch {
+		case errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, os.ErrClosed):
+			return nil
+		case errors.As(err, &bad):
+			s.answer(bad.ID, nil, nil, refused("%w", err))
+			continue
+		case err != nil:
+			return fmt.Errorf("cannot read from the daemon: %w", err)
+		}
+		clear(buf) // argv and env may hold secrets
+		s.requests <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-s.requests }()
+			s.serve(ctx, m, files)
+		})
+	}
+}
+
+func newServer(ctx context.Context, conn *os.File, c Config) (*server, error) {
+	f, err := sandbox.Probe(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("cannot find out what this host can do: %w", err)
+	}
+	s := &server{
+		conn: conn, config: c, features: f,
+		trees:    &assembler{dir: filepath.Join(c.State, "stage"), detached: f.Has(sandbox.FeatureTreeAttach) && f.Has(sandbox.FeatureTreeClone)},
+		requests: make(chan struct{}, maxRequests), launches: make(chan struct{}, maxLaunches),
+		looks: map[uint32]*lookQueue{}, pens: newPens(),
+		idmaps: &idmaps{dir: filepath.Join(c.State, "stage"), ns: map[mapping]*os.File{}},
+	}
+	s.profiles = &profiles{s: s, all: map[[sha256.Size]byte]*list.Element{}, lru: list.New()}
+	if err := os.MkdirAll(s.runDir(), 0o700); err != nil {
+		return nil, err
+	}
+	if err := s.sweepTrees(); err != nil {
+		return nil, err
+	}
+	if s.own, err = namespaces("self"); err != nil {
+		return nil, err
+	}
+	if s.null, err = os.OpenFile("/dev/null", os.O_RDONLY, 0); err != nil {
+		return nil, err
+	}
+	if s.places, err = newPlaces(filepath.Join(s.runDir(), "places")); err != nil {
+		return nil, err
+	}
+	if s.masks, err = newMasks(); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// runDir is the stage's own directory.
+func (s *server) runDir() string { return filepath.Join(s.config.State, "stage") }
+
+// sweepTrees takes down the trees that a killed stage left attached.
+func (s *server) sweepTrees() error {
+	left, err := filepath.Glob(filepath.Join(s.runDir(), "tree-*"))
+	if err != nil {
+		return err
+	}
+	for _, t := range left {
+		if err := linux.Detach(t); err != nil && !errors.Is(err, unix.EINVAL) {
+			return err
+		}
+		if err := os.Remove(t); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *server) close() error {
+	err := s.profiles.close()
+	s.idmaps.close()
+	s.masks.close()
+	linux.CloseAll(s.null)
+	return err
+}
+
+// serve answers one request. It runs in a goroutine of its own.
+func (s *server) serve(ctx context.Context, m stagewire.Message, files []*os.File) {
+	defer linux.CloseAll(files...)
+	defer clear(m.Body)
+	var body any
+	var out []*os.File
+	var err error
+	switch m.Op {
+	case stagewire.OpLook:
+		body, out, err = s.look(m.Body, files)
+	case stagewire.OpScratch, stagewire.OpDropScratch:
+		body, out, err = s.scratches(m)
+	case stagewire.OpLaunch:
+		body, out, err = s.launch(ctx, m.Body, files)
+	case stagewire.OpStart, stagewire.OpAbort, stagewire.OpReaped, stagewire.OpStep:
+		body, err = s.onPen(ctx, m)
+	case stagewire.OpHello:
+		err = refused("unknown request %q", m.Op)
+	default:
+		err = refused("unknown request %q", m.Op)
+	}
+	defer linux.CloseAll(out...)
+	s.answer(m.ID, body, out, err)
+}
+
+// answer sends an answer. When that fails the daemon is gone, which the reader
+// sees by itself, or the answer is too large, which then is the answer.
+func (s *server) answer(id uint64, body any, files []*os.File, err error) {
+	m := stagewire.Message{ID: id}
+	if err == nil && body != nil {
+		m.Body, err = stagewire.Marshal(body)
+	}
+	if err != nil {
+		m.Error, files = answerOf(err), nil
+	}
+	if err := stagewire.Send(s.conn, m, files...); err != nil {
+		_ = stagewire.Send(s.conn, stagewire.Message{ID: id, Error: answerOf(err)})
+	}
+}
+
+func (s *server) look(raw []byte, files []*os.File) (any, []*os.File, error) {
+	var r sandbox.LookRequest
+	if err := stagewire.Unmarshal(raw, &r); err != nil {
+		return nil, nil, refused("cannot read the look: %w", err)
+	}
+	if len(files) != 1 {
+		return nil, nil, refused("cannot look: %d descriptors, not the caller's connection alone", len(files))
+	}
+	peer, err := linux.PeerOf(files[0])
+	if err != nil {
+		return nil, nil, err
+	}
+	defer s.takeLook(peer.UID)()
+	l, dir, err := look(r, peer)
+	if err != nil || dir == nil {
+		return l, nil, err
+	}
+	return l, []*os.File{dir}, nil
+}
+
+// lookQueue is where the looks of one uid wait for each other.
+type lookQueue struct {
+	tokens chan struct{}
+	users  int // guarded by lookMu
+}
+
+// takeLook bounds what a caller can have waiting in a file system that does not
+// answer: it waits for one of its places, which the result gives back.
+func (s *server) takeLook(uid uint32) (give func()) {
+	s.lookMu.Lock()
+	q := s.looks[uid]
+	if q == nil {
+		q = &lookQueue{tokens: make(chan struct{}, maxLooks)}
+		s.looks[uid] = q
+	}
+	q.users++
+	s.lookMu.Unlock()
+	q.tokens <- struct{}{}
+	return func() {
+		<-q.tokens
+		s.lookMu.Lock()
+		defer s.lookMu.Unlock()
+		if q.users--; q.users == 0 {
+			delete(s.looks, uid)
+		}
+	}
+}
+
+func (s *server) scratches(m stagewire.Message) (any, []*os.File, error) {
+	var q stagewire.Scratch
+	if err := stagewire.Unmarshal(m.Body, &q); err != nil {
+		return nil, nil, refused("cannot read the request: %w", err)
+	}
+	if m.Op == stagewire.OpDropScratch {
+		return nil, nil, s.dropScratch(q.Name)
+	}
+	f, id, err := s.scratch(q)
+	if err != nil {
+		return nil, nil, err
+	}
+	return id, []*os.File{f}, nil
+}
+
+func (s *server) compileFilter(f *sandbox.Profile) (*filter.Program, error) {
+	var o filter.Options
+	if f.Exec == sandbox.ExecListed && !s.memfdNoexec(f) {
+		o.Memfd = filter.MemfdRefused
+	}
+	p, err := filter.Compile(f.Seccomp.Base, f.Seccomp.Allow, f.Seccomp.Deny, o)
+	if err != nil {
+		return nil, refused("%w", err)
+	}
+	return p, nil
+}
+
+// memfdNoexec reports whether PID 1 can forbid anonymous executables in its own
+// pid namespace, for which it must be root of the host.
+func (s *server) memfdNoexec(f *sandbox.Profile) bool {
+	return f.Exec == sandbox.ExecListed && !f.UserNS && s.features.Has(sandbox.FeatureMemfdNoexec)
+}

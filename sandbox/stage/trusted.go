@@ -1,0 +1,64 @@
+package stage
+
+import (
+	"errors"
+	"os"
+	"path"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"pinfold/sandbox/internal/linux"
+)
+
+const maxLinks = 40 // symlinks followed on one path, as the kernel has it: path_resolution(7)
+
+// openTrusted opens a path of the host as O_PATH. On the way it follows only
+// symlinks that root (or the user of a rootless stage) owns, so that nobody else
+// can send it somewhere; a symlink at the end is opened itself.
+func openTrusted(p string) (*os.File, error) {
+	for range maxLinks {
+		f, err := linux.OpenAt(nil, p, unix.O_PATH|unix.O_NOFOLLOW, linux.Strict)
+		if !errors.Is(err, unix.ELOOP) {
+			return f, err
+		}
+		if p, err = throughLink(p); err != nil {
+			return nil, err
+		}
+	}
+	return nil, &os.PathError{Op: "open", Path: p, Err: unix.ELOOP}
+}
+
+// throughLink replaces the first symlink on p that is not its end by what it
+// points to.
+func throughLink(p string) (string, error) {
+	names := strings.Split(strings.TrimPrefix(p, "/"), "/")
+	for i := 1; i < len(names); i++ {
+		at := "/" + path.Join(names[:i]...)
+		f, err := linux.OpenAt(nil, at, unix.O_PATH|unix.O_NOFOLLOW, linux.Strict)
+		if err != nil {
+			return "", err
+		}
+		st, err := linux.Stat(f)
+		to := ""
+		if err == nil && st.Mode&unix.S_IFMT == unix.S_IFLNK {
+			if st.Uid != 0 && int(st.Uid) != os.Geteuid() {
+				err = &os.PathError{Op: "follow the symlink of uid " + itoa(st.Uid), Path: at, Err: unix.ELOOP}
+			} else {
+				to, err = linux.ReadLinkAt(f, "")
+			}
+		}
+		linux.CloseAll(f)
+		if err != nil {
+			return "", err
+		}
+		if to == "" {
+			continue
+		}
+		if !path.IsAbs(to) {
+			to = path.Join(path.Dir(at), to)
+		}
+		return path.Join(append([]string{to}, names[i:]...)...), nil
+	}
+	return "", &os.PathError{Op: "open", Path: p, Err: unix.ELOOP}
+}

@@ -1,0 +1,354 @@
+package stage
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"pinfold/sandbox"
+	"pinfold/sandbox/internal/image"
+	"pinfold/sandbox/internal/linux"
+)
+
+// namespaces reads the inodes of a process's namespaces: namespaces(7).
+func namespaces(pid string) (map[string]uint64, error) {
+	m := map[string]uint64{}
+	for _, n := range []string{"mnt", "pid", "ipc", "uts", "net", "user", "cgroup"} {
+		st, err := linux.StatPath("/proc/" + pid + "/ns/" + n)
+		if err != nil {
+			return nil, fmt.Errorf("cannot read namespace %s: %w", n, err)
+		}
+		m[n] = st.Ino
+	}
+	return m, nil
+}
+
+// verify reads from the kernel what is in force on the waiting target. What a
+// required control needs and is not proved fails the launch.
+func (l *launcher) verify() (sandbox.Enforcement, error) {
+	f := &l.p.Profile
+	e := sandbox.Enforcement{Denies: l.m.states, Landlock: sandbox.LandlockState{ABI: l.m.abi, Handled: l.m.handled}}
+	if err := l.identities(); err != nil {
+		return e, failed("check that program and directory are what was looked at", err)
+	}
+	st, err := readStatus(l.target)
+	if err != nil {
+		return e, failed("read the target's status", err)
+	}
+	if e.Namespaces, err = namespaces(strconv.Itoa(l.target)); err != nil {
+		return e, failed("read the target's namespaces", err)
+	}
+	table, err := readMounts(l.target)
+	if err != nil {
+		return e, failed("read the target's mounts", err)
+	}
+	if e.Rlimits, err = readLimits(l.target, f.Rlimits); err != nil {
+		return e, failed("read the target's limits", err)
+	}
+	e.UID, e.GID, e.Caps, e.NoNewPrivs, e.Seccomp.Mode = st.uid, st.gid, st.caps, st.noNewPrivs, st.seccomp
+	e.MountsHash = table.hash
+	if l.p.filter != nil && st.seccomp == unix.SECCOMP_MODE_FILTER {
+		e.Seccomp.FilterHash = l.p.filter.Hash
+	}
+	if err := l.floor(st); err != nil {
+		return e, failed("check the floors", err)
+	}
+	for _, n := range f.Controls {
+		c, ok := l.control(n, &e, table)
+		if !ok {
+			continue
+		}
+		e.Controls = append(e.Controls, c)
+		if c.State == sandbox.StateUnsupported {
+			if n.Level == sandbox.LevelRequired {
+				return e, failed("prove the required control "+string(n.Control), errors.New(c.Detail))
+			}
+			e.Degraded = append(e.Degraded, fmt.Sprintf("%s: %s", n.Control, c.Detail))
+		}
+	}
+	return e, nil
+}
+
+// identities checks that the program and the directory that the target opened
+// inside its view are the files that were looked at. An identity of zero was not
+// looked at: the directory is then one of the pen's own.
+func (l *launcher) identities() error {
+	checks := []struct {
+		what, file string
+		want       sandbox.Identity
+	}{
+		{"the program", "fd/" + strconv.Itoa(image.FDProgram), l.c.ProgramID},
+		{"the directory", "fd/" + strconv.Itoa(image.FDDir), l.c.DirID},
+		{"the working directory", "cwd", l.c.DirID},
+	}
+	for _, c := range checks {
+		st, err := linux.StatPath(procPath(l.target, c.file))
+		if err != nil {
+			return err
+		}
+		if c.want != (sandbox.Identity{}) && idOf(st) != c.want {
+			return fmt.Errorf("%s is another file inside the view: device %d inode %d, looked at was device %d inode %d",
+				c.what, st.Dev, st.Ino, c.want.Dev, c.want.Ino)
+		}
+		if c.want == (sandbox.Identity{}) && c.file == "fd/"+strconv.Itoa(image.FDProgram) {
+			return errors.New("the program was not looked at")
+		}
+	}
+	return nil
+}
+
+// floor checks what holds for every pen, whatever its profile says.
+func (l *launcher) floor(st *procStatus) error {
+	if st.uid != l.c.UID || st.gid != l.c.GID || !st.sameIDs {
+		return fmt.Errorf("it runs as %d:%d, not as %d:%d alone", st.uid, st.gid, l.c.UID, l.c.GID)
+	}
+	if st.groups != "" {
+		return fmt.Errorf("it is in the groups %s", st.groups)
+	}
+	if st.caps != (sandbox.CapSets{}) {
+		return fmt.Errorf("it has capabilities: %+v", st.caps)
+	}
+	if !st.noNewPrivs {
+		return errors.New("no_new_privs is not set")
+	}
+	return l.inCgroups()
+}
+
+// inCgroups checks the cgroups of v1; that of v2 is where the target was found.
+func (l *launcher) inCgroups() error {
+	if len(l.c.Join) == 0 {
+		return nil
+	}
+	b, err := linux.ReadProc(procPath(l.target, "cgroup"), maxProcFile)
+	if err != nil {
+		return err
+	}
+	for _, j := range l.c.Join {
+		in := slices.ContainsFunc(strings.Split(string(b), "\n"), func(line string) bool {
+			p := strings.SplitN(line, ":", 3)
+			return len(p) == 3 && slices.Contains(strings.Split(p[1], ","), j.Controller) && strings.HasSuffix(p[2], "/"+path.Dir(j.Path))
+		})
+		if !in {
+			return fmt.Errorf("it is not in %s of %s", path.Dir(j.Path), j.Controller)
+		}
+	}
+	return nil
+}
+
+// control says what the kernel showed of one control; false for those of the
+// cgroup, which whoever owns the cgroup reads back.
+func (l *launcher) control(n sandbox.Need, e *sandbox.Enforcement, t *mountTable) (sandbox.ControlState, bool) {
+	c := sandbox.ControlState{Control: n.Control, Level: n.Level, State: sandbox.StateEnforced}
+	shown := func(ok bool, by sandbox.Proof, lack string) {
+		c.ProvedBy = by
+		if !ok {
+			c.State, c.ProvedBy, c.Detail = sandbox.StateUnsupported, "", lack
+		}
+	}
+	ns := func(name string) {
+		shown(e.Namespaces[name] != l.s.own[name], sandbox.ProofProc, "the target is in the host's "+name+" namespace")
+	}
+	off := n.Level == sandbox.LevelOff
+	switch n.Control {
+	case sandbox.ControlMounts:
+		err := t.check(l)
+		lack := ""
+		if err != nil {
+			lack = err.Error()
+		}
+		shown(err == nil && e.Namespaces["mnt"] != l.s.own["mnt"], sandbox.ProofMount, lack)
+	case sandbox.ControlLandlock:
+		off = off && l.m.ruleset == nil
+		shown(l.m.ruleset != nil, sandbox.ProofCanary, "this host has no Landlock")
+	case sandbox.ControlSeccomp:
+		shown(e.Seccomp.FilterHash != "", sandbox.ProofCanary, "no filter is in force")
+	case sandbox.ControlCaps:
+		shown(true, sandbox.ProofProc, "") // floor has refused anything else
+	case sandbox.ControlUserNS:
+		off = off && !l.p.UserNS || !l.p.UserNS
+		ns("user")
+	case sandbox.ControlPidNS:
+		ns("pid")
+	case sandbox.ControlIPCNS:
+		ns("ipc")
+	case sandbox.ControlNetNS:
+		off = off || l.p.Net == sandbox.NetHost
+		ns("net")
+	case sandbox.ControlRlimits:
+		shown(slices.Equal(e.Rlimits, l.p.Rlimits), sandbox.ProofProc, fmt.Sprintf("in force are %v", e.Rlimits))
+	case sandbox.ControlMemory, sandbox.ControlPids, sandbox.ControlCPU, sandbox.ControlIO:
+		return c, false
+	}
+	if off {
+		c.State, c.ProvedBy, c.Detail = sandbox.StateOff, "", ""
+	}
+	return c, true
+}
+
+// procStatus is what status in proc(5) shows of the target.
+type procStatus struct {
+	uid, gid   uint32
+	sameIDs    bool // real, effective, saved and file-system ids are one
+	groups     string
+	caps       sandbox.CapSets
+	noNewPrivs bool
+	seccomp    int
+}
+
+func readStatus(pid int) (*procStatus, error) {
+	b, err := linux.ReadProc(procPath(pid, "status"), maxProcFile)
+	if err != nil {
+		return nil, err
+	}
+	f := map[string]string{}
+	for line := range strings.SplitSeq(string(b), "\n") {
+		if k, v, ok := strings.Cut(line, ":"); ok {
+			f[k] = strings.TrimSpace(v)
+		}
+	}
+	s := &procStatus{groups: f["Groups"], noNewPrivs: f["NoNewPrivs"] == "1"}
+	uids, gids := strings.Fields(f["Uid"]), strings.Fields(f["Gid"])
+	if len(uids) != 4 || len(gids) != 4 {
+		return nil, errors.New("no ids in the status")
+	}
+	s.sameIDs = len(slices.Compact(uids)) == 1 && len(slices.Compact(gids)) == 1
+	var errs []error
+	num := func(to *uint32, text string) {
+		n, err := number(text)
+		*to = n
+		errs = append(errs, err)
+	}
+	num(&s.uid, uids[0])
+	num(&s.gid, gids[0])
+	set := func(to *uint64, name string) {
+		n, err := strconv.ParseUint(f[name], 16, 64)
+		*to = n
+		errs = append(errs, err)
+	}
+	set(&s.caps.Inheritable, "CapInh")
+	set(&s.caps.Permitted, "CapPrm")
+	set(&s.caps.Effective, "CapEff")
+	set(&s.caps.Bounding, "CapBnd")
+	set(&s.caps.Ambient, "CapAmb")
+	s.seccomp, err = strconv.Atoi(f["Seccomp"])
+	return s, errors.Join(append(errs, err)...)
+}
+
+// readLimits returns those limits of a process that were asked for, in that
+// order, where soft and hard are the same: limits in proc(5).
+func readLimits(pid int, asked []sandbox.Rlimit) ([]sandbox.Rlimit, error) {
+	if len(asked) == 0 {
+		return nil, nil
+	}
+	b, err := linux.ReadProc(procPath(pid, "limits"), maxProcFile)
+	if err != nil {
+		return nil, err
+	}
+	lines := strings.Split(string(b), "\n")
+	var out []sandbox.Rlimit
+	for _, a := range asked {
+		n, _ := sandbox.RlimitNumber(a.Name)
+		if n+1 >= len(lines) || len(lines[n+1]) < limitsAt {
+			return nil, fmt.Errorf("no limit %s in limits", a.Name)
+		}
+		v := strings.Fields(lines[n+1][limitsAt:]) // the lines stand in the order of the numbers
+		if len(v) < 2 || v[0] != v[1] {
+			continue
+		}
+		l := sandbox.Rlimit{Name: a.Name, Value: ^uint64(0)}
+		if v[0] != "unlimited" {
+			if l.Value, err = strconv.ParseUint(v[0], 10, 64); err != nil {
+				return nil, err
+			}
+		}
+		out = append(out, l)
+	}
+	return out, nil
+}
+
+const limitsAt = 26 // column of the soft limit
+
+// mountTable is the target's mountinfo: proc(5).
+type mountTable struct {
+	hash string
+	at   map[string]mountLine // the last mount at each point
+}
+
+type mountLine struct {
+	dev     string // major:minor
+	options []string
+	fstype  string
+}
+
+func readMounts(pid int) (*mountTable, error) {
+	b, err := linux.ReadProc(procPath(pid, "mountinfo"), maxProcFile)
+	if err != nil {
+		return nil, err
+	}
+	t := &mountTable{at: map[string]mountLine{}}
+	h := sha256.New()
+	for line := range strings.SplitSeq(strings.TrimSuffix(string(b), "\n"), "\n") {
+		f := strings.Fields(line)
+		dash := slices.Index(f, "-")
+		if dash < 6 || len(f) < dash+2 {
+			return nil, fmt.Errorf("bad line %q in mountinfo", line)
+		}
+		point := unescape(f[4])
+		t.at[point] = mountLine{dev: f[2], options: strings.Split(f[5], ","), fstype: f[dash+1]}
+		fmt.Fprintf(h, "%s %s %s %s\n", f[3], f[4], f[5], f[dash+1])
+	}
+	t.hash = hex.EncodeToString(h.Sum(nil))
+	return t, nil
+}
+
+// unescape undoes the octal escapes of mountinfo.
+func unescape(s string) string {
+	if !strings.Contains(s, `\`) {
+		return s
+	}
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] == '\\' && i+3 < len(s) {
+			if n, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
+				b.WriteByte(byte(n))
+				i += 3
+				continue
+			}
+		}
+		b.WriteByte(s[i])
+	}
+	return b.String()
+}
+
+// check proves the mount layer: a read-only root of our own, everything nosuid,
+// and a mask on every denied path.
+func (t *mountTable) check(l *launcher) error {
+	root, ok := t.at["/"]
+	if !ok || root.fstype != "tmpfs" || !slices.Contains(root.options, "ro") {
+		return errors.New("its root is not the view")
+	}
+	for point, m := range t.at {
+		if !slices.Contains(m.options, "nosuid") {
+			return fmt.Errorf("the mount %s has no nosuid", point)
+		}
+	}
+	mask := fmt.Sprintf("%d:%d", unix.Major(l.s.masks.dev), unix.Minor(l.s.masks.dev))
+	for _, p := range l.m.masked {
+		if t.at[p].dev != mask {
+			return fmt.Errorf("the denied path %s is not masked", p)
+		}
+	}
+	st, err := os.Stat(procPath(l.target, "root"))
+	if err != nil || !st.IsDir() {
+		return errors.Join(errors.New("its root cannot be looked at"), err)
+	}
+	return nil
+}

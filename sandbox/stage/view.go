@@ -1,0 +1,345 @@
+package stage
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"pinfold/sandbox"
+	"pinfold/sandbox/internal/linux"
+)
+
+// view is the template of a profile's root file system. It is built once and
+// cloned for each pen; fresh tells when the host has changed under it.
+type view struct {
+	*tree
+	sources []source
+}
+
+// source is what a Source of the host was when the view was built.
+type source struct {
+	path string
+	id   sandbox.Identity // zero: it was absent
+	mode uint32
+}
+
+// viewBuilder assembles a view: a tmpfs that holds directories, small files,
+// symlinks and empty files to mount on, and mounts on those.
+type viewBuilder struct {
+	v   *view
+	dev uint64 // of the tmpfs: only there may anything be made
+}
+
+// buildView assembles the template of f: parents before children, in the order of
+// its entries, then everything that PID 1 mounts on, then the root is read-only.
+func buildView(a *assembler, f *sandbox.Profile) (*view, error) {
+	size := 1 << 20
+	for _, e := range f.View {
+		size += len(e.Data) + 4096
+	}
+	root, err := linux.NewMount("tmpfs", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV, linux.Option{Key: "source", Value: "view"},
+		linux.Option{Key: "mode", Value: "755"}, linux.Option{Key: "size", Value: strconv.Itoa(size)})
+	if err != nil {
+		return nil, failed("make the view", err)
+	}
+	t, err := a.plant(root)
+	if err != nil {
+		return nil, failed("place the view", err)
+	}
+	b := &viewBuilder{v: &view{tree: t}}
+	if err := b.build(f); err != nil {
+		return nil, errors.Join(err, t.close())
+	}
+	return b.v, nil
+}
+
+func (b *viewBuilder) build(f *sandbox.Profile) error {
+	st, err := linux.Stat(b.v.root)
+	if err != nil {
+		return failed("look at the view", err)
+	}
+	b.dev = st.Dev
+	for _, e := range f.View {
+		if err := b.entry(e); err != nil {
+			return failed("put "+string(e.Kind)+" "+e.Path+" into the view", err)
+		}
+	}
+	for _, p := range mountPoints(f) {
+		if err := b.mountPoint(p); err != nil {
+			return failed("make the mount point "+p, err)
+		}
+	}
+	if err := linux.SetMount(b.v.root, linux.One, linux.Attr{Set: attrShut, Private: true}); err != nil {
+		return failed("make the view read-only", err)
+	}
+	return nil
+}
+
+// mountPoints are the directories on which PID 1 mounts, but for those that lie
+// in one of its own memory file systems: it makes these itself.
+func mountPoints(f *sandbox.Profile) []string {
+	points := []string{"/proc", "/dev/pts"}
+	for _, t := range f.Private {
+		points = append(points, t.Path)
+	}
+	for _, a := range f.Attach {
+		points = append(points, a.Path)
+	}
+	var out []string
+	for _, p := range points {
+		in := false
+		for _, t := range f.Private {
+			in = in || p != t.Path && sandbox.Below(p, t.Path)
+		}
+		for _, a := range f.Attach {
+			in = in || p != a.Path && sandbox.Below(p, a.Path)
+		}
+		if !in {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// dir opens a directory of the view, made with its parents where they are ours to
+// make.
+func (b *viewBuilder) dir(p string) (*os.File, error) {
+	if p == "/" {
+		return linux.OpenAt(b.v.root, ".", unix.O_PATH|unix.O_DIRECTORY, linux.Beneath)
+	}
+	d, err := linux.OpenAt(b.v.root, strings.TrimPrefix(p, "/"), unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, linux.Beneath)
+	if !errors.Is(err, unix.ENOENT) {
+		return d, err
+	}
+	parent, err := b.ours(path.Dir(p))
+	if err != nil {
+		return nil, err
+	}
+	defer linux.CloseAll(parent)
+	if err := linux.MkdirAt(parent, path.Base(p), 0o755); err != nil && !errors.Is(err, unix.EEXIST) {
+		return nil, err
+	}
+	return linux.OpenAt(parent, path.Base(p), unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, linux.Beneath)
+}
+
+// ours opens a directory in which something is to be made, and refuses one of the
+// host's.
+func (b *viewBuilder) ours(p string) (*os.File, error) {
+	d, err := b.dir(p)
+	if err != nil {
+		return nil, err
+	}
+	st, err := linux.Stat(d)
+	if err == nil && st.Dev != b.dev {
+		err = fmt.Errorf("%s is a directory of the host, where nothing is made: %w", p, unix.EROFS)
+	}
+	if err != nil {
+		linux.CloseAll(d)
+		return nil, err
+	}
+	return d, nil
+}
+
+func (b *viewBuilder) mountPoint(p string) error {
+	d, err := b.dir(p)
+	linux.CloseAll(d)
+	return err
+}
+
+func (b *viewBuilder) entry(e sandbox.Entry) error {
+	switch e.Kind {
+	case sandbox.EntryDir:
+		return b.mountPoint(e.Path)
+	case sandbox.EntrySymlink:
+		return b.symlink(e.Source, e.Path)
+	case sandbox.EntryFile:
+		return b.file(e)
+	case sandbox.EntryBind, sandbox.EntryDevice:
+		return b.bind(e)
+	}
+	return fmt.Errorf("unknown kind %q", e.Kind)
+}
+
+func (b *viewBuilder) symlink(to, at string) error {
+	d, err := b.ours(path.Dir(at))
+	if err != nil {
+		return b.hasLink(to, at, err)
+	}
+	defer linux.CloseAll(d)
+	err = linux.SymlinkAt(to, d, path.Base(at))
+	if errors.Is(err, unix.EEXIST) {
+		return b.hasLink(to, at, err)
+	}
+	return err
+}
+
+// hasLink forgives err when the very symlink is there already, as below a bound
+// directory of the host.
+func (b *viewBuilder) hasLink(to, at string, err error) error {
+	d, e := b.dir(path.Dir(at))
+	if e != nil {
+		return err
+	}
+	defer linux.CloseAll(d)
+	if got, e := linux.ReadLinkAt(d, path.Base(at)); e != nil || got != to {
+		return err
+	}
+	return nil
+}
+
+func (b *viewBuilder) file(e sandbox.Entry) error {
+	d, err := b.ours(path.Dir(e.Path))
+	if err != nil {
+		return err
+	}
+	defer linux.CloseAll(d)
+	if err := linux.MkfileAt(d, path.Base(e.Path), 0o444); err != nil {
+		return err
+	}
+	f, err := linux.OpenAt(d, path.Base(e.Path), unix.O_WRONLY|unix.O_NOFOLLOW, linux.OneFS)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(e.Data)
+	return errors.Join(err, f.Close())
+}
+
+// bind mounts a file or directory of the host, or repeats its symlink.
+func (b *viewBuilder) bind(e sandbox.Entry) error {
+	src, err := openTrusted(e.Source)
+	if err != nil && gone(err) {
+		src, err = b.missing(e, err)
+	}
+	if src == nil || err != nil {
+		return err
+	}
+	defer linux.CloseAll(src)
+	st, err := linux.Stat(src)
+	if err != nil {
+		return err
+	}
+	b.v.sources = append(b.v.sources, source{e.Source, idOf(st), st.Mode & unix.S_IFMT})
+	if st.Mode&unix.S_IFMT == unix.S_IFLNK {
+		to, err := linux.ReadLinkAt(src, "")
+		if err != nil {
+			return err
+		}
+		return b.symlink(to, e.Path)
+	}
+	attr := uint64(attrView)
+	if e.Kind == sandbox.EntryDevice {
+		attr = attrDevice
+		if err := isDevice(e.Source, st); err != nil {
+			return err
+		}
+	} else if !e.Writable {
+		attr |= unix.MOUNT_ATTR_RDONLY
+	}
+	if e.NoExec {
+		attr |= unix.MOUNT_ATTR_NOEXEC
+	}
+	at, err := b.target(e.Path, st.Mode)
+	if err != nil {
+		return err
+	}
+	defer linux.CloseAll(at)
+	m, err := bindOf(src, attr, nil)
+	if err != nil {
+		return err
+	}
+	defer linux.CloseAll(m)
+	return linux.MoveMount(m, at)
+}
+
+// target opens what is mounted on, made to be of the same kind.
+func (b *viewBuilder) target(p string, mode uint32) (*os.File, error) {
+	if mode&unix.S_IFMT == unix.S_IFDIR {
+		return b.dir(p)
+	}
+	d, err := b.dir(path.Dir(p))
+	if err != nil {
+		return nil, err
+	}
+	defer linux.CloseAll(d)
+	f, err := linux.OpenAt(d, path.Base(p), unix.O_PATH|unix.O_NOFOLLOW, linux.Beneath)
+	if !errors.Is(err, unix.ENOENT) {
+		return f, err
+	}
+	o, err := b.ours(path.Dir(p))
+	if err != nil {
+		return nil, err
+	}
+	defer linux.CloseAll(o)
+	if err := linux.MkfileAt(o, path.Base(p), 0o444); err != nil {
+		return nil, err
+	}
+	return linux.OpenAt(o, path.Base(p), unix.O_PATH|unix.O_NOFOLLOW, linux.Beneath)
+}
+
+func gone(err error) bool { return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) }
+
+// missing does what the entry says about an absent source: nil and nil to skip it.
+func (b *viewBuilder) missing(e sandbox.Entry, cause error) (*os.File, error) {
+	switch e.Missing {
+	case sandbox.MissingSkip:
+		b.v.sources = append(b.v.sources, source{path: e.Source})
+		return nil, nil
+	case sandbox.MissingCreate:
+		d, err := openTrusted(path.Dir(e.Source))
+		if err != nil {
+			return nil, err
+		}
+		defer linux.CloseAll(d)
+		if err := makeAsOwner(d, path.Base(e.Source)); err != nil && !errors.Is(err, unix.EEXIST) {
+			return nil, err
+		}
+		return openTrusted(e.Source)
+	case sandbox.MissingFail, "":
+	}
+	return nil, cause
+}
+
+// makeAsOwner makes a directory that belongs to whoever owns the one it is made
+// in, with that owner's rights.
+func makeAsOwner(d *os.File, name string) error {
+	st, err := linux.Stat(d)
+	if err != nil {
+		return err
+	}
+	return linux.AsPeer(linux.Peer{UID: st.Uid, GID: st.Gid}, func() error { return linux.MkdirAt(d, name, 0o755) })
+}
+
+// fresh reports whether every source is still the file that the view shows, and
+// what was absent still is.
+func (v *view) fresh() bool {
+	for _, s := range v.sources {
+		st, err := linux.LstatAt(nil, s.path)
+		if s.id == (sandbox.Identity{}) {
+			if err == nil || !gone(err) {
+				return false
+			}
+			continue
+		}
+		if err != nil || idOf(st) != s.id || st.Mode&unix.S_IFMT != s.mode {
+			return false
+		}
+	}
+	return true
+}
+
+// isDevice keeps the floor under devices: the node must be the one of that name.
+func isDevice(name string, st unix.Stat_t) error {
+	want, ok := map[string]uint64{
+		"/dev/null": unix.Mkdev(1, 3), "/dev/zero": unix.Mkdev(1, 5), "/dev/full": unix.Mkdev(1, 7),
+		"/dev/random": unix.Mkdev(1, 8), "/dev/urandom": unix.Mkdev(1, 9), "/dev/tty": unix.Mkdev(5, 0),
+	}[name]
+	if !ok || st.Mode&unix.S_IFMT != unix.S_IFCHR || st.Rdev != want {
+		return fmt.Errorf("%s is not the device of that name", name)
+	}
+	return nil
+}
