@@ -61,6 +61,10 @@ func (c *compiler) begin() {
 	c.prctl(unix.PR_SET_NAME, "PR_SET_NAME", image.Text("pinfold-init"))
 	c.prctl(unix.PR_SET_DUMPABLE, "PR_SET_DUMPABLE", image.Int(0))
 	c.Call("fcntl", []image.Arg{image.Int(image.FDPeer), image.Named(unix.F_GETFD, "F_GETFD"), image.Int(0)})
+	// Others may have made them nonblocking; neither PID 1 nor the target expects that.
+	for _, fd := range []int{image.FDStdin, image.FDStdout, image.FDStderr, image.FDStatus, image.FDGate1, image.FDGate2} {
+		c.Call("fcntl", []image.Arg{image.Int(fd), image.Named(unix.F_SETFL, "F_SETFL"), image.Int(0)})
+	}
 	c.gate(image.FDGate1)
 	c.Call("close", []image.Arg{image.Int(image.FDGate1)})
 	size := 8 * image.Received
