@@ -44,8 +44,7 @@ func blockedBy(err error) (*blocked, error) {
 	if err == nil {
 		return nil, nil //nolint:nilnil // nil is "went through", by blocked's definition
 	}
-	var sys *os.SyscallError
-	if errors.As(err, &sys) {
+	if sys, ok := errors.AsType[*os.SyscallError](err); ok {
 		return &blocked{call: sys.Syscall, errno: linux.Errno(err)}, nil
 	}
 	if errno := linux.Errno(err); errno != 0 {

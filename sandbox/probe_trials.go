@@ -24,7 +24,7 @@ type prober struct {
 // try tries one feature. To add a Feature, touch: 1 its constant and AllFeatures,
 // 2 the trial here, 3 cures in probe_explain.go, 4 needs where a control rests on it.
 func (p *prober) try(ctx context.Context, f Feature) (*blocked, error) {
-	switch f {
+	switch f { //nolint:exhaustive // the others are in childTrial
 	case FeatureLandlock:
 		return tryLandlock(ctx)
 	case FeatureMountAPI, FeatureMountSetattr, FeatureTreeAttach, FeatureTreeClone:
@@ -59,7 +59,7 @@ func (p *prober) try(ctx context.Context, f Feature) (*blocked, error) {
 // childTrial returns namespaces and steps of the features that a child tries
 // with nothing else.
 func childTrial(f Feature) (uintptr, func(*image.Program)) {
-	switch f {
+	switch f { //nolint:exhaustive // the others are in try
 	case FeatureNoNewPrivs:
 		return 0, noNewPrivsSteps
 	case FeatureUserNS:

@@ -75,21 +75,21 @@ type walk struct {
 
 // program adds an executable and what it needs.
 func (w *walk) program(path, by, what string, depth int) error {
-	real, err := w.add(path)
+	file, err := w.add(path)
 	if err != nil {
 		return &MissingError{Path: path, By: by, What: what, Err: err}
 	}
-	if w.seen[real] {
+	if w.seen[file] {
 		return nil
 	}
-	w.seen[real] = true
-	head, err := w.head(real)
+	w.seen[file] = true
+	head, err := w.head(file)
 	if err != nil {
 		return &MissingError{Path: path, By: by, What: what, Err: err}
 	}
 	switch {
 	case strings.HasPrefix(head, elf.ELFMAG):
-		return w.elf(path, real)
+		return w.elf(path, file)
 	case strings.HasPrefix(head, "#!"):
 		if depth >= maxInterp {
 			return &MissingError{Path: path, By: by, What: what, Err: errors.New("too many interpreters of interpreters")}
@@ -102,8 +102,8 @@ func (w *walk) program(path, by, what string, depth int) error {
 // headSize is what the kernel looks at: BINPRM_BUF_SIZE, execve(2).
 const headSize = 256
 
-func (w *walk) head(real string) (string, error) {
-	f, err := os.Open(filepath.Join(w.root, real))
+func (w *walk) head(file string) (string, error) {
+	f, err := os.Open(filepath.Join(w.root, file))
 	if err != nil {
 		return "", err
 	}
@@ -167,22 +167,22 @@ func (w *walk) env(script string, words []string, depth int) error {
 // add puts a path, every link on the way and the file at its end into the
 // result, and returns that file.
 func (w *walk) add(path string) (string, error) {
-	real, links, err := w.resolve(path)
+	file, links, err := w.resolve(path)
 	if err != nil {
 		return "", err
 	}
-	for _, p := range append(links, real) {
+	for _, p := range append(links, file) {
 		w.found[p] = true
 	}
 	if len(w.found) > maxFiles {
 		return "", fmt.Errorf("more than %d files are needed", maxFiles)
 	}
-	return real, nil
+	return file, nil
 }
 
 // resolve follows symbolic links below the root. It returns the regular file at
 // the end and each path that is a link, as it was reached.
-func (w *walk) resolve(path string) (real string, links []string, err error) {
+func (w *walk) resolve(path string) (file string, links []string, err error) {
 	rest := strings.Split(strings.TrimPrefix(path, "/"), "/")
 	at := "/"
 	for len(rest) > 0 {
@@ -232,8 +232,7 @@ func (w *walk) resolve(path string) (real string, links []string, err error) {
 
 // stripPath leaves the cause of a path error: the path is told once.
 func stripPath(err error) error {
-	var p *fs.PathError
-	if errors.As(err, &p) {
+	if p, ok := errors.AsType[*fs.PathError](err); ok {
 		return p.Err
 	}
 	return err

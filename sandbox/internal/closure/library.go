@@ -23,8 +23,8 @@ type object struct {
 }
 
 // elf adds the loader and the libraries of a program.
-func (w *walk) elf(path, real string) error {
-	o, err := w.object(real)
+func (w *walk) elf(path, file string) error {
+	o, err := w.object(file)
 	if err != nil {
 		return &MissingError{Path: path, What: "program", Err: err}
 	}
@@ -35,18 +35,18 @@ func (w *walk) elf(path, real string) error {
 		}
 		w.seen[loader] = true
 	}
-	return w.libraries(real, o)
+	return w.libraries(file, o)
 }
 
 // libraries adds DT_NEEDED breadth first. A library's own libraries are also
 // looked for in the DT_RPATH of what needed it.
-func (w *walk) libraries(real string, o object) error {
+func (w *walk) libraries(file string, o object) error {
 	type want struct {
 		o     object
 		by    string
 		rpath []string
 	}
-	queue := []want{{o, real, o.rpath}}
+	queue := []want{{o, file, o.rpath}}
 	for len(queue) > 0 {
 		now := queue[0]
 		queue = queue[1:]
@@ -100,11 +100,11 @@ func (w *walk) library(name, by string, o object, rpath []string) (string, error
 		candidates = append(candidates, filepath.Join(dir, name))
 	}
 	for _, c := range candidates {
-		if real, ok := w.fits(c, o); ok {
+		if file, ok := w.fits(c, o); ok {
 			if _, err := w.add(c); err != nil {
 				return "", err
 			}
-			return real, nil
+			return file, nil
 		}
 	}
 	return "", fmt.Errorf("%w in the loader's directories", fs.ErrNotExist)
@@ -113,12 +113,12 @@ func (w *walk) library(name, by string, o object, rpath []string) (string, error
 // fits reports whether path is a library for the same machine; others are
 // passed over, as the loader does.
 func (w *walk) fits(path string, o object) (string, bool) {
-	real, _, err := w.resolve(path)
+	file, _, err := w.resolve(path)
 	if err != nil {
 		return "", false
 	}
-	got, err := w.object(real)
-	return real, err == nil && got.machine == o.machine && got.class == o.class
+	got, err := w.object(file)
+	return file, err == nil && got.machine == o.machine && got.class == o.class
 }
 
 // defaults are the directories that loaders know without a cache: glibc's with
@@ -135,8 +135,8 @@ func defaults(o object) []string {
 	return dirs
 }
 
-func (w *walk) object(real string) (object, error) {
-	f, err := elf.Open(filepath.Join(w.root, real))
+func (w *walk) object(file string) (object, error) {
+	f, err := elf.Open(filepath.Join(w.root, file))
 	if err != nil {
 		return object{}, stripPath(err)
 	}
