@@ -25,7 +25,7 @@ var ErrUnsupported = errors.New("landlock is not available")
 type Rule struct {
 	FD     int
 	File   bool   // FD is not a directory
-	Access string // letters r (read, list), w (write, make, remove, rename), x (execute)
+	Access string // letters r (read, list), w (write, make, remove, rename), x (execute), l (list only)
 }
 
 // ABI returns the host's Landlock ABI, at most the newest that this package
@@ -85,8 +85,8 @@ func check(r Rule) error {
 	if r.Access == "" {
 		return errors.New("it allows nothing")
 	}
-	if bad := strings.Trim(r.Access, "rwx"); bad != "" {
-		return fmt.Errorf("access %q: letters are r, w and x", r.Access)
+	if bad := strings.Trim(r.Access, "rwxl"); bad != "" {
+		return fmt.Errorf("access %q: letters are r, w, x and l", r.Access)
 	}
 	return nil
 }
@@ -134,6 +134,8 @@ func AccessBits(access string, dir bool, abi int) uint64 {
 				ll.AccessFSRefer | ll.AccessFSIoctlDev | ll.AccessFSResolveUnix
 		case 'x':
 			bits |= ll.AccessFSExecute
+		case 'l':
+			bits |= ll.AccessFSReadDir
 		}
 	}
 	if !dir {
