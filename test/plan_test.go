@@ -102,7 +102,7 @@ func importPlan() map[string]room {
 		},
 
 		"cmd/pinfold": {
-			own:   []string{"proto", "proto/client", "policy", "sandbox", "supervisor/session"},
+			own:   []string{"proto", "proto/client", "policy", "sandbox", "cgroup", "supervisor/session"},
 			other: []string{cobra, jsonV2}, raw: true, goes: true, logs: true,
 		},
 		"cmd/pinfoldd": {

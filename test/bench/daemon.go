@@ -20,7 +20,7 @@ import (
 const benchPolicy = `version: 1
 callers:
   - name: bench
-    match: { any: true }
+    match: { users: ["*"] }
     profiles: [all, no-netns, no-ipcns, no-landlock, no-cgroups]
     run_as: dynamic
     quota: { processes: 4096, sessions: 64 }
