@@ -132,6 +132,9 @@ func (d *denier) step(y sandbox.Deny, h *holder, f *os.File, here string, rest [
 	}
 	if link || len(rest) == 0 {
 		d.share(h, st)
+		if y.Readable && !link {
+			return nil, true, shut(f)
+		}
 		d.masked[full] = true
 		return nil, true, d.s.masks.cover(f, st.Mode)
 	}
@@ -140,6 +143,20 @@ func (d *denier) step(y sandbox.Deny, h *holder, f *os.File, here string, rest [
 	}
 	next, err = h.pin(f, here)
 	return next, false, err
+}
+
+// shut binds a file or directory onto itself read-only: it can be read and not be
+// written, renamed or removed.
+func shut(f *os.File) error {
+	m, err := linux.CloneMount(f, linux.One)
+	if err != nil {
+		return err
+	}
+	defer linux.CloseAll(m)
+	if err := linux.SetMount(m, linux.One, linux.Attr{Set: unix.MOUNT_ATTR_RDONLY, Private: true}); err != nil {
+		return err
+	}
+	return linux.MoveMount(m, f)
 }
 
 // pin binds the directory that f is open on onto itself, so that it can be

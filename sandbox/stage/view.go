@@ -211,7 +211,7 @@ func (b *viewBuilder) file(e sandbox.Entry) error {
 
 // bind mounts a file or directory of the host, or repeats its symlink.
 func (b *viewBuilder) bind(e sandbox.Entry) error {
-	src, err := openTrusted(e.Source)
+	src, err := openSource(e)
 	if err != nil && gone(err) {
 		src, err = b.missing(e, err)
 	}
@@ -254,6 +254,34 @@ func (b *viewBuilder) bind(e sandbox.Entry) error {
 	}
 	defer linux.CloseAll(m)
 	return linux.MoveMount(m, at)
+}
+
+// openSource opens what an entry names; with Follow where a symlink leads.
+func openSource(e sandbox.Entry) (*os.File, error) {
+	name := e.Source
+	for range maxLinks {
+		f, err := openTrusted(name)
+		if err != nil || !e.Follow {
+			return f, err
+		}
+		st, err := linux.Stat(f)
+		if err == nil && st.Mode&unix.S_IFMT != unix.S_IFLNK {
+			return f, nil
+		}
+		to := ""
+		if err == nil {
+			to, err = linux.ReadLinkAt(f, "")
+		}
+		linux.CloseAll(f)
+		if err != nil {
+			return nil, err
+		}
+		if !path.IsAbs(to) {
+			to = path.Join(path.Dir(name), to)
+		}
+		name = path.Clean(to)
+	}
+	return nil, &os.PathError{Op: "open", Path: e.Source, Err: unix.ELOOP}
 }
 
 // target opens what is mounted on, made to be of the same kind.

@@ -60,10 +60,11 @@ func Reap(pidfd *os.File) error {
 	}
 	var got error
 	err = rc.Read(func(u uintptr) bool {
+		var info unix.Siginfo
 		got = retry("waitid", func() error {
-			return unix.Waitid(unix.P_PIDFD, int(u), nil, unix.WEXITED|unix.WNOHANG, nil)
+			return unix.Waitid(unix.P_PIDFD, int(u), &info, unix.WEXITED|unix.WNOHANG, nil)
 		})
-		return !errors.Is(got, unix.EAGAIN)
+		return got != nil && !errors.Is(got, unix.EAGAIN) || info.Signo != 0 // 0: not yet
 	})
 	if err != nil {
 		return err
