@@ -195,7 +195,7 @@ func (p *problems) rules(r Rules) {
 	p.check(len(r.Rules) <= MaxRules, "%d Landlock rules are more than %d", len(r.Rules), MaxRules)
 	for _, l := range r.Rules {
 		p.path("Landlock rule", l.Path)
-		p.check(l.Access != "" && strings.Trim(string(l.Access), "rwx") == "", "Landlock rule %s: access %q is not letters of rwx", l.Path, l.Access)
+		p.check(l.Access != "" && strings.Trim(string(l.Access), "rwxl") == "", "Landlock rule %s: access %q is not letters of rwxl", l.Path, l.Access)
 	}
 }
 

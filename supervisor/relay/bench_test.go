@@ -133,3 +133,46 @@ func BenchmarkCut(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkEcho is one line to cat's stdin and back as an event.
+func BenchmarkEcho(b *testing.B) {
+	r := newRig(b, nil)
+	r.serve(b)
+	cmd := exec.Command("cat")
+	stdout := blocking(b, r.out)
+	inR, inW := nonblockPipe(b)
+	if err := control(inR, func(fd int) error { return unix.SetNonblock(fd, false) }); err != nil {
+		b.Fatal(err)
+	}
+	cmd.Stdin, cmd.Stdout = inR, stdout
+	if err := cmd.Start(); err != nil {
+		b.Fatal(err)
+	}
+	stdout.Close()
+	in, err := NewInput(InputConfig{Stdin: inW, MaxQueue: 1 << 20, CloseStdin: inW.Close})
+	if err != nil {
+		b.Fatal(err)
+	}
+	go func() { _ = in.Serve(b.Context()) }()
+	echo := make(echoSink, 1)
+	go func() { _ = r.Deliver(b.Context(), echo) }()
+	for b.Loop() {
+		if err := in.Write(b.Context(), []byte("hello\n"), KeepOpen); err != nil {
+			b.Fatal(err)
+		}
+		<-echo
+	}
+	if err := in.Write(b.Context(), nil, ThenEOF); err != nil {
+		b.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		b.Fatal(err)
+	}
+}
+
+type echoSink chan struct{}
+
+func (e echoSink) Write([]byte) error {
+	e <- struct{}{}
+	return nil
+}

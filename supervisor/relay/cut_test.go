@@ -35,7 +35,7 @@ func TestNextPiece(t *testing.T) {
 		{"long line is not cut in a character", full[1:] + "€", Lines, patient, MaxPiece - 1},
 		{"long line in a batch", full + "\n", Batch, patient, MaxPiece},
 		{"a bad line goes alone", "\xff\nok\n", Batch, patient, 2},
-		{"good lines before a bad one", "ok\nok\n\xff\nok\n", Batch, patient, 6},
+		{"good lines before a bad one", "ab\ncd\n\xff\nef\n", Batch, patient, 6},
 		{"a bad byte in the middle of a line", "ok\no\xffk\nok\n", Batch, patient, 3},
 	} {
 		if got := nextPiece([]byte(c.b), 0, c.g, c.h); got != c.want {

@@ -200,13 +200,13 @@ func (r *recorder) texts() []string {
 	return out
 }
 
-// waitFor returns once the recorder has got text on stream.
-func (r *recorder) waitFor(tb testing.TB, stream, text string) {
+// waitFor returns once the recorder has got text on stdout.
+func (r *recorder) waitFor(tb testing.TB, text string) {
 	tb.Helper()
 	late := time.After(patience)
 	for {
 		r.mu.Lock()
-		got := r.got[stream].String()
+		got := r.got["stdout"].String()
 		r.mu.Unlock()
 		if strings.Contains(got, text) {
 			return
@@ -214,7 +214,7 @@ func (r *recorder) waitFor(tb testing.TB, stream, text string) {
 		select {
 		case <-r.wrote:
 		case <-late:
-			tb.Fatalf("%s after %v = %.100q; want %.100q in it", stream, patience, got, text)
+			tb.Fatalf("stdout after %v = %.100q; want %.100q in it", patience, got, text)
 		}
 	}
 }

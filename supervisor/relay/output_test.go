@@ -122,7 +122,7 @@ func TestUTF8SplitAnywhere(t *testing.T) {
 		go func() { done <- r.Deliver(t.Context(), rec) }()
 		mustWrite(t, r.out, text[:cut])
 		whole := len(text[:cut]) - unfinished([]byte(text[:cut]))
-		rec.waitFor(t, "stdout", text[:whole])
+		rec.waitFor(t, text[:whole])
 		mustWrite(t, r.out, text[cut:])
 		r.closeAll(t)
 		if err := <-done; err != nil {
@@ -194,7 +194,7 @@ func TestPromptIsSeen(t *testing.T) {
 	go func() { done <- r.Deliver(t.Context(), rec) }()
 	start := time.Now()
 	mustWrite(t, r.out, "password: ")
-	rec.waitFor(t, "stdout", "password: ")
+	rec.waitFor(t, "password: ")
 	if d := time.Since(start); d < DefaultQuiet {
 		t.Errorf("a partial line was sent after %v; want %v of silence first", d, DefaultQuiet)
 	}
@@ -213,7 +213,9 @@ func TestBatchCarriesManyLines(t *testing.T) {
 	r.serve(t)
 	mustWrite(t, r.out, strings.Repeat("line\n", 1000))
 	r.closeAll(t)
-	<-r.served
+	if err := <-r.served; err != nil {
+		t.Fatalf("Serve() = %v; want nil", err)
+	}
 	rec := newRecorder(Cursor{})
 	if err := r.Deliver(t.Context(), rec); err != nil {
 		t.Fatalf("Deliver() = %v; want nil", err)
@@ -291,7 +293,7 @@ func TestEndGivesUp(t *testing.T) {
 	rec := newRecorder(Cursor{})
 	done := make(chan error, 1)
 	go func() { done <- r.Deliver(t.Context(), rec) }()
-	rec.waitFor(t, "stdout", "said\n")
+	rec.waitFor(t, "said\n")
 	r.End(10 * time.Millisecond)
 	if err := <-done; err != nil {
 		t.Errorf("Deliver() = %v; want nil", err)
@@ -494,7 +496,9 @@ func TestHolesAreFreed(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Fatalf("Deliver() = %v; want nil", err)
 	}
-	<-r.served
+	if err := <-r.served; err != nil {
+		t.Fatalf("Serve() = %v; want nil", err)
+	}
 	var st syscall.Stat_t
 	if err := syscall.Stat(filepath.Join(r.c.Dir, "stdout"), &st); err != nil {
 		t.Fatalf("Stat(spool) = %v; want nil", err)
@@ -567,7 +571,7 @@ func TestLimitReachedExactly(t *testing.T) {
 	rec := newRecorder(Cursor{})
 	done := make(chan error, 1)
 	go func() { done <- r.Deliver(t.Context(), rec) }()
-	rec.waitFor(t, "stdout", "0123456789")
+	rec.waitFor(t, "0123456789")
 	mustWrite(t, r.out, "x")
 	<-r.LimitHit()
 	if n := r.Counts(); n.Stdout != 10 {
@@ -654,7 +658,7 @@ func TestServeAndDeliverStop(t *testing.T) {
 	rec := newRecorder(Cursor{})
 	go func() { delivered <- r.Deliver(ctx, rec) }()
 	mustWrite(t, r.out, "a\n")
-	rec.waitFor(t, "stdout", "a\n")
+	rec.waitFor(t, "a\n")
 	if err := r.Deliver(t.Context(), rec); !errors.Is(err, ErrDelivering) {
 		t.Errorf("a second Deliver() = %v; want %v", err, ErrDelivering)
 	}

@@ -71,7 +71,7 @@ func actor(t *testing.T, role, path string, cred *syscall.Credential) *exec.Cmd 
 		t.Cleanup(func() { _ = os.RemoveAll(dir) })
 		b, err := io.ReadAll(self)
 		if err == nil {
-			err = errors.Join(os.Chmod(dir, 0o755), os.WriteFile(filepath.Join(dir, "actor"), b, 0o755)) //nolint:gosec // another uid runs it
+			err = errors.Join(os.Chmod(dir, 0o755), os.WriteFile(filepath.Join(dir, "actor"), b, 0o755))
 		}
 		if err != nil {
 			t.Fatalf("copying the test program = %v; want nil", err)
@@ -95,7 +95,7 @@ func sockDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/tmp", "pinfold-test-") //nolint:usetesting // as in actor
 	if err == nil {
-		err = os.Chmod(dir, 0o755) //nolint:gosec // as said
+		err = os.Chmod(dir, 0o755)
 	}
 	if err != nil {
 		t.Fatalf("MkdirTemp() = %v; want a directory", err)
@@ -496,7 +496,7 @@ func TestInherited(t *testing.T) {
 func TestConnectionLimits(t *testing.T) {
 	l := listen(t, func(c *Config) {
 		c.MaxConns = 2
-		c.Refusal = func(r *RefusedError) []byte { return []byte("full\n") }
+		c.Refusal = func(*RefusedError) []byte { return []byte("full\n") }
 	})
 	_, first := dial(t, l)
 	open := []*Conn{first}

@@ -1,0 +1,170 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"syscall"
+
+	"pinfold/policy"
+	"pinfold/sandbox"
+	"pinfold/supervisor"
+	"pinfold/systemd"
+)
+
+// Defaults of the flags.
+const (
+	defaultSocket = "/run/pinfold/pinfold.sock"
+	defaultPolicy = "/etc/pinfold/policy.yaml"
+	defaultState  = "/var/lib/pinfold"
+)
+
+// Exit codes.
+const (
+	exitOK    = 0
+	exitFail  = 1
+	exitUsage = 2
+)
+
+// options are the flags.
+type options struct {
+	socket, policy, state, cgroup, stage string
+	readyFD                              int
+	version                              bool
+}
+
+func parse(args []string, stderr io.Writer) (options, error) {
+	var o options
+	f := flag.NewFlagSet("pinfoldd", flag.ContinueOnError)
+	f.SetOutput(stderr)
+	f.StringVar(&o.socket, "socket", defaultSocket, "listen on this Unix `path`; a socket passed by systemd comes first")
+	f.StringVar(&o.policy, "policy", "", "read the policy from this `file` and from policy.d/*.yaml beside it (default "+defaultPolicy+" if it is there, else the embedded policy)")
+	f.StringVar(&o.state, "state", defaultState, "keep state in this `directory`; made with mode 0700 if absent")
+	f.StringVar(&o.cgroup, "cgroup", "", "make cgroups below this `path` (default: the own cgroup, or one below it)")
+	f.StringVar(&o.stage, "stage", "", "start this pinfold-stage `program` (default: beside pinfoldd, else in libexec)")
+	f.IntVar(&o.readyFD, "ready-fd", -1, "write READY and a newline to this open `descriptor` when requests are taken")
+	f.BoolVar(&o.version, "version", false, "print the version and exit")
+	f.Usage = func() {
+		_, _ = fmt.Fprintf(stderr, "Usage: pinfoldd [flags]\n\nThe Pinfold daemon: runs agents' commands in pens, in the foreground.\n\nExit codes: 0 ended on request, 1 failed, 2 bad usage.\n\nFlags:\n")
+		f.PrintDefaults()
+	}
+	if err := f.Parse(args); err != nil {
+		return o, err
+	}
+	if f.NArg() > 0 {
+		return o, fmt.Errorf("cannot take argument %q: pinfoldd has flags only", f.Arg(0))
+	}
+	return o, nil
+}
+
+// run is the daemon from flags to exit code.
+func run(ctx context.Context, args, env []string, stderr io.Writer) int {
+	o, err := parse(args[1:], stderr)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return exitOK
+	case err != nil:
+		_, _ = fmt.Fprintf(stderr, "pinfoldd: %v\n", err)
+		return exitUsage
+	case o.version:
+		_, _ = fmt.Fprintf(stderr, "pinfoldd %s\n", supervisor.Version())
+		return exitOK
+	}
+	log := slog.New(slog.NewTextHandler(stderr, nil))
+	c, err := config(o, env, log, stderr)
+	if err == nil {
+		hup := make(chan os.Signal, 1)
+		signal.Notify(hup, syscall.SIGHUP)
+		c.Reload = hup
+		err = supervisor.Serve(ctx, c)
+		signal.Stop(hup)
+	}
+	if err != nil {
+		_, _ = fmt.Fprintf(stderr, "pinfoldd: %v\n", err)
+		return exitFail
+	}
+	return exitOK
+}
+
+func config(o options, env []string, log *slog.Logger, stderr io.Writer) (supervisor.Config, error) {
+	c := supervisor.Config{Socket: o.socket, State: o.state, Cgroup: o.cgroup, Stage: o.stage, Log: log, StageLog: stderr}
+	listeners, err := systemd.Listeners(env)
+	if err != nil {
+		return c, err
+	}
+	if len(listeners) > 1 {
+		return c, fmt.Errorf("cannot use %d listening sockets: one is needed; see pinfoldd.socket", len(listeners))
+	}
+	if len(listeners) == 1 {
+		c.Listener = listeners[0]
+	}
+	for _, p := range []*string{&c.Socket, &c.State} {
+		if *p, err = filepath.Abs(*p); err != nil {
+			return c, fmt.Errorf("cannot use path %q: %w", *p, err)
+		}
+	}
+	if c.Stage == "" {
+		self, err := os.Executable()
+		if err != nil {
+			return c, fmt.Errorf("cannot find pinfold-stage: %w", err)
+		}
+		if c.Stage, err = sandbox.FindStage(self); err != nil {
+			return c, err
+		}
+	}
+	c.Policy = func() ([]policy.Source, error) { return sources(o.policy, log) }
+	c.Ready = func() error { return ready(o.readyFD) }
+	return c, nil
+}
+
+// sources reads the policy's files: the named one or the default, then policy.d
+// beside it in name order.
+func sources(file string, log *slog.Logger) ([]policy.Source, error) {
+	named := file != ""
+	if !named {
+		file = defaultPolicy
+	}
+	b, err := os.ReadFile(file)
+	if errors.Is(err, os.ErrNotExist) && !named {
+		log.Info("no policy file, the embedded default policy holds", slog.String("looked_for", file))
+		return []policy.Source{policy.DefaultSource()}, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot read policy %q: %w", file, err)
+	}
+	list := []policy.Source{{Name: file, Data: b}}
+	more, err := filepath.Glob(filepath.Join(filepath.Dir(file), "policy.d", "*.yaml"))
+	if err != nil {
+		return nil, fmt.Errorf("cannot list policy.d: %w", err)
+	}
+	slices.Sort(more)
+	for _, name := range more {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			return nil, fmt.Errorf("cannot read policy %q: %w", name, err)
+		}
+		list = append(list, policy.Source{Name: name, Data: b})
+	}
+	return list, nil
+}
+
+// ready tells whoever waits for it that requests are taken.
+func ready(fd int) error {
+	err := systemd.Notify("READY=1")
+	if fd < 0 {
+		return err
+	}
+	f := os.NewFile(uintptr(fd), "ready")
+	if f == nil {
+		return errors.Join(err, fmt.Errorf("cannot use descriptor %d for --ready-fd: it is not open", fd))
+	}
+	_, werr := f.WriteString("READY\n")
+	return errors.Join(err, werr, f.Close())
+}

@@ -1,0 +1,62 @@
+package supervisor
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// stateLock is the hold on a state directory: one daemon at a time.
+type stateLock struct {
+	file *os.File
+	pid  string
+}
+
+// lockState creates dir (mode 0700) where it is absent and takes its lock,
+// STATE/lock, by flock(2). The kernel drops the lock when the daemon ends, however
+// it ends. The holder's pid stands in STATE/pinfoldd.pid.
+func lockState(dir string) (*stateLock, error) {
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		return nil, fmt.Errorf("cannot create state directory %q: %w", dir, err)
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return nil, fmt.Errorf("cannot create state directory %q: %w", dir, err)
+	}
+	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
+		return nil, fmt.Errorf("cannot use state directory %q: not a directory; choose another with --state", dir)
+	}
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("cannot open the lock of state directory %q: %w", dir, err)
+	}
+	pidFile := filepath.Join(dir, "pinfoldd.pid")
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		closeErr := f.Close()
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			return nil, fmt.Errorf("cannot use state directory %q: the daemon with pid %s holds it; stop it or choose another with --state", dir, readPid(pidFile))
+		}
+		return nil, errors.Join(fmt.Errorf("cannot lock state directory %q: %w", dir, err), closeErr)
+	}
+	l := &stateLock{file: f, pid: pidFile}
+	if err := os.WriteFile(pidFile, []byte(strconv.Itoa(os.Getpid())+"\n"), 0o600); err != nil {
+		return nil, errors.Join(fmt.Errorf("cannot write %q: %w", pidFile, err), f.Close())
+	}
+	return l, nil
+}
+
+func readPid(file string) string {
+	b, err := os.ReadFile(file)
+	if pid := strings.TrimSpace(string(b)); err == nil && pid != "" {
+		return pid
+	}
+	return "unknown"
+}
+
+// release gives the directory up.
+func (l *stateLock) release() error {
+	return errors.Join(os.Remove(l.pid), l.file.Close())
+}

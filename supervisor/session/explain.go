@@ -1,0 +1,74 @@
+package session
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+
+	"pinfold/policy"
+	"pinfold/proto"
+	"pinfold/sandbox"
+)
+
+// explain says what a spawn would get. Nothing is started.
+func (s *Session) explain(r *proto.ExplainReq, answer respond) {
+	pol := s.host.Policy()
+	s.wg.Go(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), startTime)
+		defer cancel()
+		resp := s.explanation(ctx, pol, r)
+		s.post(func() { answer(resp, nil) })
+	})
+}
+
+func (s *Session) explanation(ctx context.Context, pol *policy.Policy, r *proto.ExplainReq) *proto.ExplainResp {
+	q := request(&r.Spawn)
+	c := pol.Candidates(s.caller, q)
+	l, dir, err := s.host.Stage.Look(ctx, s.conn, sandbox.LookRequest{Programs: c.Programs, Path: c.Path, Dir: c.Dir, Under: c.Under})
+	if dir != nil {
+		defer dir.Close() //nolint:errcheck // an O_PATH descriptor
+	}
+	if err != nil {
+		return &proto.ExplainResp{Reply: proto.Refused(r, proto.CodeInternal, fmt.Sprintf("cannot look at %q: %v", first(r.Cmd), err), "")}
+	}
+	e := pol.Explain(s.caller, q, looked(l))
+	resp := &proto.ExplainResp{Reply: proto.Done(r), Allowed: e.Allowed(), Text: explainText(e)}
+	if record, err := json.Marshal(e); err == nil {
+		resp.Explanation = record
+	}
+	if e.Grant != nil {
+		resp.Profile, resp.Workspace, resp.Rule = e.Grant.Profile, e.Grant.Workspace.Path, e.Grant.Rule.String()
+	}
+	if e.Denied != nil {
+		f := failure(&proto.SpawnReq{}, e.Denied)
+		resp.Denial, resp.Rule = f.Denial, f.Rule
+	}
+	return resp
+}
+
+// explainText is the explanation for people: a line a step, the answer last.
+func explainText(e policy.Explanation) string {
+	var b strings.Builder
+	for _, st := range e.Steps {
+		mark := "no "
+		if st.Passed {
+			mark = "yes"
+		}
+		fmt.Fprintf(&b, "%s  %s: %s", mark, st.Question, st.Answer)
+		if st.Rule.Text != "" {
+			fmt.Fprintf(&b, " [%s]", st.Rule)
+		}
+		b.WriteByte('\n')
+	}
+	if e.Denied != nil {
+		fmt.Fprintf(&b, "refused: %v\n", e.Denied)
+		if a := e.Denied.Advice(); a != "" {
+			fmt.Fprintf(&b, "%s\n", a)
+		}
+		return b.String()
+	}
+	fmt.Fprintf(&b, "allowed by %s, profile %q\n", e.Grant.Rule, e.Grant.Profile)
+	return b.String()
+}

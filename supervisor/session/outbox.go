@@ -1,0 +1,86 @@
+package session
+
+import (
+	"sync"
+	"time"
+
+	"pinfold/proto"
+)
+
+// maxOpen is how many requests of one connection may be unanswered. The
+// connection is not read beyond it, so that a client that reads nothing makes
+// nothing grow.
+const maxOpen = 256
+
+// maxWaits is how many of them may be waits: the rest is always left for others.
+const maxWaits = maxOpen / 2
+
+// Link is the way to one client.
+type Link interface {
+	// Write sends whole lines; it blocks while the client is slow and fails once it is gone.
+	Write(lines []byte) error
+	// SetWriteDeadline makes writes fail after t, also one that is waiting.
+	SetWriteDeadline(t time.Time) error
+}
+
+// outbox sends answers in order, each with what is to happen once it was sent.
+// Its queue never blocks: every letter stands for one of maxOpen open requests.
+type outbox struct {
+	link  Link
+	queue chan letter
+	slots chan struct{}
+	gone  chan struct{} // closed when the client is known to be gone
+	once  sync.Once
+}
+
+type letter struct {
+	msg  proto.Message // nil: nothing is sent
+	sent func()        // called after the line was sent, or could not be
+}
+
+func newOutbox(l Link) *outbox {
+	return &outbox{link: l, queue: make(chan letter, 2*maxOpen), slots: make(chan struct{}, maxOpen), gone: make(chan struct{})}
+}
+
+// take waits for a free place for one more open request.
+func (o *outbox) take() bool {
+	select {
+	case o.slots <- struct{}{}:
+		return true
+	case <-o.gone:
+		return false
+	}
+}
+
+// answer puts the answer of one open request in the queue.
+func (o *outbox) answer(m proto.Message, sent func()) {
+	o.queue <- letter{msg: m, sent: func() {
+		<-o.slots
+		if sent != nil {
+			sent()
+		}
+	}}
+}
+
+// serve sends what comes until the queue is closed. Once the client is gone
+// letters are only counted off.
+func (o *outbox) serve() {
+	var buf []byte
+	for l := range o.queue {
+		var err error
+		if l.msg != nil {
+			if buf, err = proto.Append(buf[:0], l.msg); err == nil {
+				err = o.link.Write(buf)
+			}
+		}
+		if err != nil {
+			o.drop()
+		}
+		if l.sent != nil {
+			l.sent()
+		}
+	}
+}
+
+// drop marks the client as gone.
+func (o *outbox) drop() { o.once.Do(func() { close(o.gone) }) }

@@ -1,0 +1,252 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"time"
+
+	"pinfold/cgroup"
+	"pinfold/policy"
+	"pinfold/proto"
+	"pinfold/sandbox"
+	"pinfold/supervisor/relay"
+)
+
+// process is one spawn from request to retention. Only the session's goroutine
+// touches it, but for the parts that have a goroutine of their own.
+type process struct {
+	id     string
+	req    *proto.SpawnReq
+	answer respond
+	state  State
+	asked  time.Time
+
+	start   *started // nil until Launched
+	failure *proto.SpawnResp
+
+	cause   proto.Cause // why we ended it; the first reason stands
+	by      string
+	scope   string
+	grace   *time.Timer
+	timers  []*time.Timer
+	end     ending
+	verdict *proto.Verdict
+	waiters []waiter
+
+	ctx       context.Context    //nolint:containedctx // the life of the process's goroutines, not of a call
+	stop      context.CancelFunc // ends them
+	told      chan struct{}      // closed when spawn/resp was sent
+	concluded chan struct{}      // closed when the verdict stands
+}
+
+// started is what a launch gives.
+type started struct {
+	grant       *policy.Grant
+	proc        *sandbox.Process
+	job         *cgroup.Job
+	out         *relay.Output
+	in          *relay.Input
+	workspace   string
+	enforcement sandbox.Enforcement
+	at          time.Time
+	spool       string
+	pumped      chan struct{} // closed when nothing more comes out of the pipes
+}
+
+// ending is what was seen at the end.
+type ending struct {
+	status    sandbox.Status
+	lost      bool
+	at        time.Time
+	events    cgroup.Events
+	usage     cgroup.Usage
+	survivors []int
+}
+
+// waiter is a request that waits for the end of a process.
+type waiter struct {
+	done func(*process)
+}
+
+// blame notes why we end the process, unless a reason stands already or its end
+// was seen.
+func (p *process) blame(c proto.Cause, by, scope string) {
+	if p.cause != "" {
+		return
+	}
+	switch p.state {
+	case Starting, Running:
+		p.cause, p.by, p.scope = c, by, scope
+	case Doomed, Stopping, Killing, Ending, Ended, Kept, Gone:
+	}
+}
+
+// step moves a process and carries out the effects.
+func (s *Session) step(p *process, e Event) {
+	m, ok := s.table.Step(p.state, e)
+	if !ok {
+		return
+	}
+	p.state = m.Next
+	for _, f := range m.Effects {
+		s.effect(p, f)
+	}
+}
+
+func (s *Session) effect(p *process, f Effect) {
+	switch f {
+	case Answer:
+		s.answerSpawn(p)
+	case Watch:
+		s.watch(p)
+	case Term:
+		s.term(p)
+	case KillJob:
+		s.killJob(p)
+	case EndRest:
+		s.endRest(p)
+	case Conclude:
+		s.conclude(p)
+	case Retain:
+		s.retain(p)
+	case Forget:
+		s.forget(p)
+	}
+}
+
+// later hands an event of a process to the session.
+func (s *Session) later(p *process, e Event) {
+	s.post(func() { s.step(p, e) })
+}
+
+// watch starts everything that goes on beside a running process.
+func (s *Session) watch(p *process) {
+	st := p.start
+	s.wg.Go(func() { s.deliver(p) })
+	if st.in != nil {
+		s.wg.Go(func() {
+			if err := st.in.Serve(p.ctx); err != nil && p.ctx.Err() == nil {
+				s.log.Warn("stdin ended", attrProc(p.id), attrErr(err))
+			}
+		})
+	}
+	s.wg.Go(func() { s.awaitExit(p) })
+	s.wg.Go(func() { s.watchFull(p) })
+	s.wg.Go(func() { s.watchOOM(p) })
+	if wall := st.grant.Timeout.Wall; wall > 0 {
+		s.timer(p, wall-time.Since(p.asked), func() { s.timeUp(p, proto.CauseTimeoutWall) })
+	}
+	if cpu := st.grant.Timeout.CPU; cpu > 0 {
+		s.wg.Go(func() { s.watchCPU(p, cpu) })
+	}
+	if idle := st.grant.Timeout.Idle; idle > 0 {
+		s.wg.Go(func() { s.watchIdle(p, idle) })
+	}
+}
+
+func (s *Session) timer(p *process, d time.Duration, f func()) *time.Timer {
+	t := time.AfterFunc(max(d, 0), func() { s.post(f) })
+	p.timers = append(p.timers, t)
+	return t
+}
+
+func (s *Session) timeUp(p *process, c proto.Cause) {
+	p.blame(c, "timer", "process")
+	s.step(p, TimeUp)
+}
+
+// awaitExit reports the main process's end.
+func (s *Session) awaitExit(p *process) {
+	status, err := p.start.proc.Wait(p.ctx)
+	if err != nil && p.ctx.Err() != nil {
+		return
+	}
+	now := time.Now()
+	s.post(func() {
+		p.end.status, p.end.lost, p.end.at = status, err != nil, now
+		s.step(p, Exited)
+	})
+}
+
+// watchFull reports that the output limit was reached.
+func (s *Session) watchFull(p *process) {
+	select {
+	case <-p.ctx.Done():
+	case <-p.start.out.LimitHit():
+		s.post(func() {
+			p.blame(proto.CauseOutputLimit, "output", "process")
+			s.step(p, OutputFull)
+		})
+	}
+}
+
+// watchOOM reports that the kernel killed in the job for memory: where it does not
+// end the whole job itself, we do.
+func (s *Session) watchOOM(p *process) {
+	if err := p.start.job.WaitOOM(p.ctx); err != nil {
+		if p.ctx.Err() == nil && !errors.Is(err, errors.ErrUnsupported) && !errors.Is(err, cgroup.ErrGone) {
+			s.log.Warn("cannot watch the memory limit, the verdict still tells of it", attrProc(p.id), attrErr(err))
+		}
+		return
+	}
+	s.post(func() {
+		p.blame(proto.CauseOOM, "kernel", "")
+		s.step(p, OutOfMemory)
+	})
+}
+
+// watchCPU asks for the processor time used as often as the limit could have been
+// reached by then, and not more than twenty times a second.
+func (s *Session) watchCPU(p *process, limit time.Duration) {
+	const least = 50 * time.Millisecond
+	cores := time.Duration(runtime.NumCPU())
+	wait := max(limit/cores, least)
+	for sleep(p.ctx, wait) {
+		u, err := p.start.job.Usage()
+		if err != nil {
+			s.log.Warn("cannot read processor time, asking again", attrProc(p.id), attrErr(err))
+			wait = time.Second
+			continue
+		}
+		left := limit - u.CPUUser - u.CPUSystem
+		if left <= 0 {
+			s.post(func() { s.timeUp(p, proto.CauseTimeoutCPU) })
+			return
+		}
+		wait = max(left/cores, least)
+	}
+}
+
+// watchIdle waits until nothing went in either direction for so long.
+func (s *Session) watchIdle(p *process, limit time.Duration) {
+	wait := limit
+	for sleep(p.ctx, wait) {
+		last := p.start.out.LastActivity()
+		if p.start.in != nil {
+			if in := p.start.in.LastActivity(); in.After(last) {
+				last = in
+			}
+		}
+		if last.IsZero() {
+			last = p.start.at
+		}
+		wait = limit - time.Since(last)
+		if wait <= 0 {
+			s.post(func() { s.timeUp(p, proto.CauseTimeoutIdle) })
+			return
+		}
+	}
+}
+
+// sleep waits for d and reports false if ctx ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,94 @@
+package session
+
+import (
+	"errors"
+
+	"github.com/go-json-experiment/json"
+
+	"pinfold/audit"
+	"pinfold/policy"
+	"pinfold/proto"
+	"pinfold/sandbox"
+)
+
+// record writes one audit event of this session. What cannot be written is
+// logged; a start that policy does not allow unrecorded asks for the error.
+func (s *Session) record(e audit.Event) error {
+	err := s.host.Audit.Append(audit.Subject{Session: s.id, Caller: s.adm.Caller, UID: s.caller.UID}, e)
+	if err != nil {
+		s.log.Error("cannot write the audit record", attrErr(err))
+	}
+	return err
+}
+
+// note is record where nothing depends on it.
+func (s *Session) note(e audit.Event) {
+	_ = s.record(e) // record has logged it, and the log's health refuses the next start
+}
+
+// recordDecision records what policy said to a spawn.
+func (s *Session) recordDecision(p *process, g *policy.Grant, why error) error {
+	r := p.req
+	e := audit.Decision{
+		Process: p.id, Request: r.ID, Allowed: why == nil, Profile: r.Profile, Argv: r.Cmd, Cwd: r.Cwd,
+		TimeoutMs: r.Timeout.Duration().Milliseconds(), GIDs: s.caller.GIDs,
+	}
+	for k, v := range r.Env {
+		e.Env = append(e.Env, k+"="+v)
+	}
+	var rule policy.Rule
+	var denied *policy.Denied
+	switch {
+	case g != nil:
+		rule, e.Profile, e.Program = g.Rule, g.Profile, s.host.Hasher.Lookup(file(g.Program))
+	case errors.As(why, &denied):
+		rule, e.Code = denied.Rule, string(denied.Code)
+	default:
+		e.Code = string(proto.CodeInternal)
+	}
+	e.Rule, e.RuleFile, e.RuleLine = rule.Text, rule.File, rule.Line
+	return s.record(e)
+}
+
+func file(f policy.Fact) audit.File {
+	return audit.File{Path: f.Path, ID: audit.FileID{Dev: f.ID.Dev, Ino: f.ID.Ino, Size: f.Size, MtimeNs: f.MtimeNs, CtimeNs: f.CtimeNs}}
+}
+
+// recordStart records a pen that waits at its last gate.
+func (s *Session) recordStart(p *process, st *started, pid int) error {
+	enforcement, err := json.Marshal(st.enforcement)
+	if err != nil {
+		return err
+	}
+	return s.record(audit.Started{
+		Process: p.id, PID: pid, Profile: st.grant.Profile, Program: s.host.Hasher.Lookup(file(st.grant.Program)),
+		RunUID: st.enforcement.UID, Workspace: st.workspace, Cgroup: st.job.Path(), Enforcement: enforcement,
+	})
+}
+
+// noteFailure records a spawn that was allowed and did not come to run.
+func (s *Session) noteFailure(p *process, why error, code proto.Code) {
+	e := audit.StartFailed{Process: p.id, Code: string(code), Reason: why.Error()}
+	var step *sandbox.StepError
+	if errors.As(why, &step) {
+		e.Step = step.Where + ": " + step.Text
+		if step.Errno != 0 {
+			e.Errno = step.Errno.Error()
+		}
+	}
+	s.note(e)
+}
+
+func auditVerdict(v *proto.Verdict) audit.Verdict {
+	u := v.Usage
+	return audit.Verdict{
+		Cause: string(v.Cause), Code: v.Code, Signal: v.Signal, Core: v.Core, Stage: v.Stage, Scope: v.Scope, By: v.By,
+		Usage: audit.Usage{
+			Wall: float64(u.Wall), User: float64(u.User), System: float64(u.System), MemoryPeak: int64(u.MemoryPeak),
+			ReadBytes: int64(u.ReadBytes), WriteBytes: int64(u.WriteBytes),
+			VoluntarySwitches: u.VoluntarySwitches, InvoluntarySwitches: u.InvoluntarySwitches, Throttled: float64(u.Throttled),
+		},
+		Output:    audit.Output{Stdout: int64(v.Output.Stdout), Stderr: int64(v.Output.Stderr), Dropped: int64(v.Output.Dropped), Drained: v.Output.Drained},
+		Survivors: v.Survivors, StartedAt: v.StartedAt.Time(), EndedAt: v.EndedAt.Time(),
+	}
+}

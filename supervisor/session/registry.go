@@ -1,0 +1,159 @@
+package session
+
+import (
+	"fmt"
+	"sync"
+)
+
+// Registry is the daemon's list of sessions and of what they share: how many
+// sessions and processes each caller has, and which dynamic uids are taken. It is
+// the one place where sessions meet; everything else of a session is its own.
+type Registry struct {
+	mu       sync.Mutex
+	sessions map[string]*Session
+	owners   map[string]*Session // by process
+	callers  map[string]*counts
+	uids     map[uint32]bool
+	first    uint32
+	count    uint32
+	next     uint32
+}
+
+// counts are what one caller has.
+type counts struct{ sessions, processes int }
+
+// Quota is a limit on counts of one caller; 0 means none.
+type Quota struct{ Sessions, Processes int }
+
+// NewRegistry returns an empty registry whose dynamic uids are first+1 to
+// first+count-1; first itself is PID 1's in every pen.
+func NewRegistry(first, count uint32) *Registry {
+	return &Registry{
+		sessions: map[string]*Session{}, owners: map[string]*Session{}, callers: map[string]*counts{}, uids: map[uint32]bool{},
+		first: first, count: count, next: first + 1,
+	}
+}
+
+// admit counts one more session of a caller.
+func (r *Registry) admit(caller string, s *Session, q Quota) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := r.of(caller)
+	if q.Sessions > 0 && c.sessions >= q.Sessions {
+		return fmt.Errorf("cannot open session: caller %q has %d of %d sessions", caller, c.sessions, q.Sessions)
+	}
+	c.sessions++
+	r.sessions[s.id] = s
+	return nil
+}
+
+func (r *Registry) of(caller string) *counts {
+	c := r.callers[caller]
+	if c == nil {
+		c = &counts{}
+		r.callers[caller] = c
+	}
+	return c
+}
+
+// leave takes a session off the list.
+func (r *Registry) leave(caller string, s *Session) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.sessions[s.id] != s {
+		return
+	}
+	delete(r.sessions, s.id)
+	c := r.of(caller)
+	c.sessions--
+	if *c == (counts{}) {
+		delete(r.callers, caller)
+	}
+}
+
+// takeProcess counts one more live process of a caller.
+func (r *Registry) takeProcess(caller string, q Quota) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := r.of(caller)
+	if q.Processes > 0 && c.processes >= q.Processes {
+		return fmt.Errorf("cannot start process: caller %q has %d of %d processes", caller, c.processes, q.Processes)
+	}
+	c.processes++
+	return nil
+}
+
+// dropProcess gives a place of takeProcess back.
+func (r *Registry) dropProcess(caller string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := r.of(caller)
+	c.processes--
+	if *c == (counts{}) {
+		delete(r.callers, caller)
+	}
+}
+
+// takeUID returns a dynamic uid that no live session has. Uids are handed out in
+// turn, so that a freed one stays unused as long as possible.
+func (r *Registry) takeUID() (uint32, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for range r.count {
+		uid := r.next
+		r.next++
+		if r.next >= r.first+r.count {
+			r.next = r.first + 1
+		}
+		if uid > r.first && uid < r.first+r.count && !r.uids[uid] {
+			r.uids[uid] = true
+			return uid, nil
+		}
+	}
+	return 0, fmt.Errorf("cannot find a free dynamic uid in %d–%d: all are in use; raise dynamic.count in the policy", r.first+1, r.first+r.count-1)
+}
+
+func (r *Registry) dropUID(uid uint32) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.uids, uid)
+}
+
+// own notes whose process an id is.
+func (r *Registry) own(process string, s *Session) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.owners[process] = s
+}
+
+// disown forgets a process.
+func (r *Registry) disown(process string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.owners, process)
+}
+
+// owner returns the session that a process belongs to, or nil.
+func (r *Registry) owner(process string) *Session {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.owners[process]
+}
+
+// all returns the sessions that stand now.
+func (r *Registry) all() []*Session {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	list := make([]*Session, 0, len(r.sessions))
+	for _, s := range r.sessions {
+		list = append(list, s)
+	}
+	return list
+}
+
+// Sessions returns how many sessions stand now.
+func (r *Registry) Sessions() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.sessions)
+}

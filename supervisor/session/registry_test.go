@@ -1,0 +1,59 @@
+package session
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestRegistryQuotas(t *testing.T) {
+	r := NewRegistry(100, 4)
+	a, b := &Session{id: "a"}, &Session{id: "b"}
+	if err := r.admit("agents", a, Quota{Sessions: 1}); err != nil {
+		t.Fatalf("admit(a) = %v; want nil", err)
+	}
+	if err := r.admit("agents", b, Quota{Sessions: 1}); err == nil || !strings.Contains(err.Error(), "1 of 1 sessions") {
+		t.Errorf("admit(b) = %v; want a refusal that names 1 of 1 sessions", err)
+	}
+	if err := r.admit("others", b, Quota{Sessions: 1}); err != nil {
+		t.Errorf("admit(b) for another caller = %v; want nil", err)
+	}
+	r.leave("agents", a)
+	r.leave("agents", a) // twice is once
+	if err := r.admit("agents", a, Quota{Sessions: 1}); err != nil {
+		t.Errorf("admit(a) after leave = %v; want nil", err)
+	}
+	for range 2 {
+		if err := r.takeProcess("agents", Quota{Processes: 2}); err != nil {
+			t.Fatalf("takeProcess() = %v; want nil", err)
+		}
+	}
+	if err := r.takeProcess("agents", Quota{Processes: 2}); err == nil {
+		t.Error("takeProcess() beyond the quota = nil; want a refusal")
+	}
+	r.dropProcess("agents")
+	if err := r.takeProcess("agents", Quota{Processes: 2}); err != nil {
+		t.Errorf("takeProcess() after dropProcess = %v; want nil", err)
+	}
+}
+
+func TestRegistryUIDs(t *testing.T) {
+	r := NewRegistry(100, 4)
+	got := map[uint32]bool{}
+	for range 3 {
+		uid, err := r.takeUID()
+		if err != nil {
+			t.Fatalf("takeUID() = %v; want a uid", err)
+		}
+		if uid == 100 || uid < 100 || uid > 103 || got[uid] {
+			t.Errorf("takeUID() = %d; want one of 101–103 that is free", uid)
+		}
+		got[uid] = true
+	}
+	if _, err := r.takeUID(); err == nil || !strings.Contains(err.Error(), "dynamic.count") {
+		t.Errorf("takeUID() with all in use = %v; want an error that names the setting", err)
+	}
+	r.dropUID(102)
+	if uid, err := r.takeUID(); err != nil || uid != 102 {
+		t.Errorf("takeUID() = %d, %v; want 102, the one given back", uid, err)
+	}
+}

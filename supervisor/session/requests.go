@@ -1,0 +1,259 @@
+package session
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"syscall"
+	"time"
+
+	"pinfold/proto"
+	"pinfold/supervisor/relay"
+)
+
+// respond answers one request; sent, if not nil, is called once the answer is on
+// its way.
+type respond func(m proto.Message, sent func())
+
+// Handle takes one request of the client. It blocks while the client has maxOpen
+// requests open, and reports false when the session takes no more.
+func (s *Session) Handle(r proto.Request) bool {
+	if !s.out.take() {
+		return false
+	}
+	return s.post(func() {
+		id := r.Base().ID
+		if !s.ids.use(id) {
+			s.out.answer(proto.NewError(id, proto.CodeSchemaViolation, fmt.Sprintf("cannot take request: its id %q was used before on this connection", id)), nil)
+			return
+		}
+		s.dispatch(r, func(m proto.Message, sent func()) {
+			s.out.answer(m, func() {
+				s.ids.answered(id)
+				if sent != nil {
+					sent()
+				}
+			})
+		})
+	})
+}
+
+// Refuse answers a frame that could not be understood.
+func (s *Session) Refuse(e *proto.ErrorMsg) bool {
+	if !s.out.take() {
+		return false
+	}
+	return s.post(func() { s.out.answer(e, nil) })
+}
+
+func (s *Session) dispatch(r proto.Request, answer respond) {
+	switch r := r.(type) {
+	case *proto.SpawnReq:
+		s.spawn(r, answer)
+	case *proto.ExplainReq:
+		s.explain(r, answer)
+	case *proto.Ping:
+		answer(&proto.Pong{ReqID: r.ID, UptimeSeconds: proto.SecondsOf(time.Since(s.host.Started))}, nil)
+	case *proto.Shutdown:
+		s.grace = r.Timeout.Duration()
+		answer(nil, nil)
+		s.end(proto.CauseSessionEnded)
+	case *proto.WriteReq:
+		s.write(r, answer)
+	case *proto.KillReq:
+		s.reach(r, r.ProcID, answer, func(t *Session, p *process) { t.kill(p, r, answer) })
+	case *proto.StatusReq:
+		s.status(r, answer)
+	case *proto.ListReq:
+		s.list(r, answer)
+	case *proto.WaitReq:
+		s.reach(r, r.ProcID, answer, func(t *Session, p *process) { t.wait(p, r, s, answer) })
+	case *proto.StatsReq:
+		s.reach(r, r.ProcID, answer, func(t *Session, p *process) { t.stats(p, r, answer) })
+	case *proto.ResizeReq:
+		s.resize(r, answer)
+	default:
+		answer(proto.NewError(r.Base().ID, proto.CodeUnknownType, fmt.Sprintf("cannot take a %s here", r.Kind())), nil)
+	}
+}
+
+func (s *Session) write(r *proto.WriteReq, answer respond) {
+	p := s.procs[r.ProcID]
+	if p == nil || p.start == nil {
+		answer(proto.UnknownProc(r), nil)
+		return
+	}
+	data := []byte(r.Data)
+	if r.Encoding == proto.EncodingBase64 {
+		var err error
+		if data, err = base64.StdEncoding.DecodeString(r.Data); err != nil {
+			answer(proto.Answer(r, proto.Refused(r, proto.CodeSchemaViolation, "cannot write to process: data is no base64", "")), nil)
+			return
+		}
+	}
+	if p.start.in == nil {
+		answer(proto.Answer(r, proto.Refused(r, proto.CodeUnsupported, "cannot write to process: its stdin is null", `spawn it with stdin_mode "pipe"`)), nil)
+		return
+	}
+	end := relay.KeepOpen
+	if r.EOF {
+		end = relay.ThenEOF
+	}
+	taken := p.start.in.Submit(data, end)
+	s.wg.Go(func() {
+		err := <-taken
+		s.post(func() {
+			answer(&proto.WriteResp{Reply: writeReply(r, err), ProcID: r.ProcID, PID: p.start.proc.Pid}, nil)
+		})
+	})
+}
+
+func writeReply(r *proto.WriteReq, err error) proto.Reply {
+	switch {
+	case err == nil:
+		return proto.Done(r)
+	case errors.Is(err, relay.ErrBusy):
+		return proto.Refused(r, proto.CodeBusy, "cannot write to process: its queue of writes is full", "wait for the answers of earlier writes")
+	case errors.Is(err, relay.ErrUnknown):
+		return proto.Refused(r, proto.CodeOutcomeUnknown, "cannot say whether the write was read: the process ended when a part of it had been taken", "")
+	default:
+		return proto.Refused(r, proto.CodeProcDead, fmt.Sprintf("cannot write to process: %v", err), "")
+	}
+}
+
+func (s *Session) kill(p *process, r *proto.KillReq, answer respond) {
+	if p.start == nil {
+		answer(proto.UnknownProc(r), nil)
+		return
+	}
+	if p.verdict != nil || p.state == Ending {
+		if p.verdict == nil && r.Signal == proto.SigKill {
+			s.step(p, KillAsked)
+		}
+		s.killDead(p, r, answer)
+		return
+	}
+	switch r.Signal {
+	case proto.SigTerm:
+		p.blame(proto.CauseKilled, "request", "")
+		s.step(p, StopAsked)
+	case proto.SigKill:
+		p.blame(proto.CauseKilled, "request", "")
+		s.step(p, KillAsked)
+	default:
+		resp := &proto.KillResp{Reply: proto.Done(r), State: proto.StatusRunning}
+		if err := p.start.proc.Signal(signalOf(r.Signal)); err != nil {
+			resp.Reply = proto.Refused(r, proto.CodeInternal, fmt.Sprintf("cannot signal process: %v", err), "")
+			if errors.Is(err, syscall.ESRCH) {
+				resp.Reply = proto.Refused(r, proto.CodeProcDead, "cannot signal process: it has ended", "")
+			}
+		}
+		answer(resp, nil)
+		return
+	}
+	p.waiters = append(p.waiters, waiter{done: func(p *process) {
+		answer(&proto.KillResp{Reply: proto.Done(r), State: p.verdict.Status()}, nil)
+	}})
+}
+
+// killDead answers a kill that came after the end.
+func (s *Session) killDead(p *process, r *proto.KillReq, answer respond) {
+	dead := func(p *process) {
+		answer(&proto.KillResp{Reply: proto.Refused(r, proto.CodeProcDead, "cannot signal process: it has ended", ""), State: p.verdict.Status()}, nil)
+	}
+	if p.verdict != nil {
+		dead(p)
+		return
+	}
+	p.waiters = append(p.waiters, waiter{done: dead})
+}
+
+func signalOf(sig proto.Signal) syscall.Signal {
+	switch sig {
+	case proto.SigTerm:
+		return syscall.SIGTERM
+	case proto.SigKill:
+		return syscall.SIGKILL
+	case proto.SigInt:
+		return syscall.SIGINT
+	case proto.SigHup:
+		return syscall.SIGHUP
+	case proto.SigQuit:
+		return syscall.SIGQUIT
+	case proto.SigUsr1:
+		return syscall.SIGUSR1
+	case proto.SigUsr2:
+		return syscall.SIGUSR2
+	case proto.SigCont:
+		return syscall.SIGCONT
+	case proto.SigStop:
+		return syscall.SIGSTOP
+	case proto.SigWinch:
+		return syscall.SIGWINCH
+	}
+	return 0
+}
+
+// wait answers at the end of p or when its own time is over. The waits of a
+// connection are bounded: asker is whose connection it came over.
+func (s *Session) wait(p *process, r *proto.WaitReq, asker *Session, answer respond) {
+	ended := func(p *process) {
+		answer(&proto.WaitResp{Reply: proto.Done(r), ProcID: p.id, Status: p.verdict.Status(), Verdict: p.verdict}, nil)
+	}
+	if p.verdict != nil {
+		ended(p)
+		return
+	}
+	if p.start == nil {
+		answer(proto.UnknownProc(r), nil)
+		return
+	}
+	if !asker.waits.take() {
+		answer(proto.Answer(r, proto.Refused(r, proto.CodeBusy, fmt.Sprintf("cannot wait: %d requests of this connection wait already", maxWaits), "wait for fewer processes at a time")), nil)
+		return
+	}
+	var timer *time.Timer
+	answered := false
+	once := func(m func()) {
+		if answered {
+			return
+		}
+		answered = true
+		asker.waits.drop()
+		if timer != nil {
+			timer.Stop()
+		}
+		m()
+	}
+	p.waiters = append(p.waiters, waiter{done: func(p *process) { once(func() { ended(p) }) }})
+	if d := r.TimeoutMS.Duration(); d > 0 {
+		timer = time.AfterFunc(d, func() {
+			s.post(func() {
+				once(func() {
+					answer(&proto.WaitResp{
+						Reply:  proto.Refused(r, proto.CodeTimeout, fmt.Sprintf("process has not ended within %v", d), ""),
+						ProcID: p.id, Status: proto.StatusRunning,
+					}, nil)
+				})
+			})
+		})
+	}
+}
+
+func (s *Session) resize(r *proto.ResizeReq, answer respond) {
+	p := s.procs[r.ProcID]
+	switch {
+	case p == nil || p.start == nil:
+		answer(proto.UnknownProc(r), nil)
+	case p.start.proc.PTY == nil:
+		answer(proto.Answer(r, proto.Refused(r, proto.CodeUnsupported, "cannot resize process: it has no terminal", "spawn it with pty")), nil)
+	case p.verdict != nil:
+		answer(proto.Answer(r, proto.Refused(r, proto.CodeProcDead, "cannot resize process: it has ended", "")), nil)
+	default:
+		resp := &proto.ResizeResp{Reply: proto.Done(r), ProcID: p.id}
+		if err := p.start.proc.Resize(r.Rows, r.Cols); err != nil {
+			resp.Reply = proto.Refused(r, proto.CodeInternal, fmt.Sprintf("cannot resize process: %v", err), "")
+		}
+		answer(resp, nil)
+	}
+}

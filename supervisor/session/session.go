@@ -1,0 +1,257 @@
+package session
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"pinfold/audit"
+	"pinfold/cgroup"
+	"pinfold/policy"
+	"pinfold/proto"
+	"pinfold/sandbox"
+)
+
+// Limits of one session.
+const (
+	maxIDs      = 4096                    // request ids remembered to refuse a second use
+	maxKept     = 1024                    // finished processes kept
+	retention   = time.Hour               // how long a finished process is kept
+	maxDenials  = 1024                    // different refusals counted
+	drainTime   = 900 * time.Millisecond  // for the pipes after the last process is gone
+	emptyTime   = 5 * time.Second         // for a killed cgroup to become empty
+	releaseTime = 5 * time.Second         // for PID 1 to go
+	cutTime     = 1500 * time.Millisecond // for the last bytes to a client whose session ends
+	maxStdin    = 1 << 20                 // bytes that wait for one process's stdin
+)
+
+// Host is what all sessions of a daemon share.
+type Host struct {
+	Stage    *sandbox.Stage
+	Cgroups  *cgroup.Base
+	Audit    *audit.Log
+	Hasher   *audit.Hasher
+	Registry *Registry
+	Policy   func() *policy.Policy // the one in force now
+	State    string                // state directory
+	Started  time.Time
+	Log      *slog.Logger
+}
+
+// Options is what a handshake chose.
+type Options struct {
+	Role  proto.Role
+	Form  proto.DataForm
+	Batch bool
+}
+
+// Session is one client's session. One goroutine, Serve, owns everything in it;
+// others hand it work with post.
+type Session struct {
+	id     string
+	host   *Host
+	caller policy.Caller
+	adm    *policy.Admission
+	opts   Options
+	conn   *os.File // the client's connection, for the stage to read its credentials from
+	out    *outbox
+	log    *slog.Logger
+	table  Table
+
+	work chan func()
+	done chan struct{} // closed when no more work is taken
+	wg   sync.WaitGroup
+
+	procs   map[string]*process
+	order   []string // ids in the order of their start
+	ids     *idRing
+	waits   counter
+	live    int
+	denials map[string]int
+	over    proto.Cause   // why the session ends; empty while it goes on
+	grace   time.Duration // upper bound for the grace of its processes; 0: none
+	left    bool          // the client sends no more
+	detach  *time.Timer
+
+	trees trees
+}
+
+// New returns a session of an admitted caller. conn stays the caller's to close
+// after Serve has returned.
+func New(h *Host, c policy.Caller, adm *policy.Admission, o Options, conn *os.File, l Link) (*Session, error) {
+	id := proto.NewID()
+	s := &Session{
+		id: id, host: h, caller: c, adm: adm, opts: o, conn: conn, out: newOutbox(l), table: NewTable(),
+		log:   h.Log.With(slog.String("session", id), slog.Int("uid", int(c.UID))),
+		work:  make(chan func(), 64),
+		done:  make(chan struct{}),
+		procs: map[string]*process{}, ids: newIDRing(maxIDs), denials: map[string]int{},
+	}
+	if err := h.Registry.admit(adm.Caller, s, Quota{Sessions: adm.Quota.Sessions}); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// ID returns the session's id.
+func (s *Session) ID() string { return s.id }
+
+// Abandon takes a session off the list that is never served.
+func (s *Session) Abandon() { s.host.Registry.leave(s.adm.Caller, s) }
+
+// Serve owns the session until it has ended: its client left and did not come
+// back in time, it was shut down, or ctx was cancelled. It returns after every
+// process of it has ended and nothing of it is left on the host.
+func (s *Session) Serve(ctx context.Context) {
+	var sender sync.WaitGroup
+	sender.Go(s.out.serve)
+	s.note(audit.SessionOpened{Role: string(s.opts.Role), Rule: s.adm.Rule.String(), Unit: s.caller.Unit})
+	stop := ctx.Done()
+	for s.over == "" || len(s.procs) > 0 {
+		select {
+		case f := <-s.work:
+			f()
+		case <-stop:
+			stop = nil
+			s.end(proto.CauseSessionEnded)
+		}
+	}
+	close(s.done)
+	s.wg.Wait()
+	s.flush()
+	close(s.out.queue)
+	sender.Wait()
+	s.dropTrees()
+	s.host.Registry.leave(s.adm.Caller, s)
+	s.note(audit.SessionClosed{Reason: string(s.over)})
+}
+
+// flush answers what came while the session was closing.
+func (s *Session) flush() {
+	for {
+		select {
+		case f := <-s.work:
+			f()
+		default:
+			return
+		}
+	}
+}
+
+// post hands work to the session's goroutine. It reports false when the session
+// has ended and the work will not be done.
+func (s *Session) post(f func()) bool {
+	select {
+	case s.work <- f:
+		return true
+	case <-s.done:
+		return false
+	}
+}
+
+// Left tells the session that its client is gone. It ends after the detach time.
+func (s *Session) Left() {
+	s.post(func() {
+		ttl := s.adm.DetachTTL
+		if s.over != "" || s.left {
+			return
+		}
+		s.left = true
+		if ttl <= 0 || s.live == 0 {
+			s.end(proto.CauseSessionEnded)
+			return
+		}
+		s.detach = time.AfterFunc(ttl, func() { s.post(func() { s.end(proto.CauseSessionEnded) }) })
+	})
+}
+
+// end begins the end: no more spawns, every process stopped.
+func (s *Session) end(why proto.Cause) {
+	if s.over != "" {
+		return
+	}
+	s.over = why
+	if s.detach != nil {
+		s.detach.Stop()
+	}
+	if err := s.out.link.SetWriteDeadline(time.Now().Add(s.longestGrace() + cutTime)); err != nil {
+		s.out.drop() // only a closed connection has no deadline
+	}
+	for _, id := range s.order {
+		if p := s.procs[id]; p != nil {
+			p.blame(why, "session", "")
+			s.step(p, SessionOver)
+		}
+	}
+}
+
+// longestGrace is the longest time that a process of the session may take to end
+// after it was asked to.
+func (s *Session) longestGrace() time.Duration {
+	var longest time.Duration
+	for _, p := range s.procs {
+		if p.start != nil && p.verdict == nil {
+			longest = max(longest, s.graceOf(p))
+		}
+	}
+	return longest
+}
+
+// graceOf is the grace period of a process now.
+func (s *Session) graceOf(p *process) time.Duration {
+	grace := p.start.grant.Timeout.Stop
+	if s.over != "" && s.grace > 0 {
+		grace = min(grace, s.grace)
+	}
+	return grace
+}
+
+// idRing remembers the last request ids, and those that are unanswered.
+type idRing struct {
+	mu   sync.Mutex
+	list []string
+	next int
+	set  map[string]bool
+	open map[string]bool
+}
+
+func newIDRing(n int) *idRing {
+	return &idRing{list: make([]string, n), set: map[string]bool{}, open: map[string]bool{}}
+}
+
+// use remembers id and reports whether it is new.
+func (r *idRing) use(id string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.set[id] || r.open[id] {
+		return false
+	}
+	delete(r.set, r.list[r.next])
+	r.list[r.next] = id
+	r.set[id], r.open[id] = true, true
+	r.next = (r.next + 1) % len(r.list)
+	return true
+}
+
+// answered says that id is no longer open.
+func (r *idRing) answered(id string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.open, id)
+}
+
+// counter counts up to maxWaits, from any goroutine.
+type counter struct{ n atomic.Int64 }
+
+func (c *counter) take() bool {
+	if c.n.Add(1) > maxWaits {
+		c.n.Add(-1)
+		return false
+	}
+	return true
+}
+
+func (c *counter) drop() { c.n.Add(-1) }

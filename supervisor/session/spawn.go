@@ -1,0 +1,338 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"pinfold/cgroup"
+	"pinfold/policy"
+	"pinfold/proto"
+	"pinfold/sandbox"
+	"pinfold/supervisor/relay"
+)
+
+// spawn begins one spawn: it takes a place of the quotas and lets the start run
+// beside the session.
+func (s *Session) spawn(r *proto.SpawnReq, answer respond) {
+	refuse := func(code proto.Code, text, hint string) {
+		answer(&proto.SpawnResp{Reply: proto.Refused(r, code, text, hint)}, nil)
+	}
+	switch {
+	case r.SessionID != "" && r.SessionID != s.id:
+		refuse(proto.CodeUnknownSession, fmt.Sprintf("cannot start process: session %q is not this connection's", r.SessionID), "leave session_id empty")
+		return
+	case s.opts.Role == proto.RoleOperator:
+		refuse(proto.CodeDenied, "cannot start process: an operator's connection starts none", "connect without the role operator")
+		return
+	case s.over != "":
+		refuse(proto.CodeShuttingDown, "cannot start process: the session is ending", "")
+		return
+	}
+	if err := s.host.Registry.takeProcess(s.adm.Caller, Quota{Processes: s.adm.Quota.Processes}); err != nil {
+		refuse(proto.CodeProcLimit, err.Error(), "wait for a process to end, or raise quota.processes of the caller")
+		return
+	}
+	p := &process{id: proto.NewID(), req: r, answer: answer, state: Starting, asked: time.Now(), told: make(chan struct{}), concluded: make(chan struct{})}
+	p.ctx, p.stop = context.WithCancel(context.Background())
+	s.procs[p.id] = p
+	s.order = append(s.order, p.id)
+	s.live++
+	s.host.Registry.own(p.id, s)
+	pol := s.host.Policy()
+	s.wg.Go(func() {
+		st, fail := s.launch(p, pol)
+		s.post(func() {
+			p.start, p.failure = st, fail
+			if fail != nil {
+				s.live--
+				s.host.Registry.dropProcess(s.adm.Caller)
+				s.step(p, LaunchFailed)
+				return
+			}
+			s.step(p, Launched)
+		})
+	})
+}
+
+// answerSpawn tells the client what became of its spawn. Output follows only
+// after the answer was sent.
+func (s *Session) answerSpawn(p *process) {
+	if p.failure != nil {
+		s.countDenial(p.failure)
+		p.answer(p.failure, nil)
+		return
+	}
+	st := p.start
+	record, err := json.Marshal(st.enforcement)
+	if err != nil {
+		s.log.Error("cannot encode the enforcement record", attrProc(p.id), attrErr(err))
+	}
+	p.answer(&proto.SpawnResp{
+		Reply: proto.Done(p.req), ProcID: p.id, PID: st.proc.Pid, Profile: st.grant.Profile,
+		Workspace: st.workspace, Enforcement: record, Rule: st.grant.Rule.String(),
+	}, func() { close(p.told) })
+}
+
+// countDenial tells a client that asks for the same thing again so.
+func (s *Session) countDenial(r *proto.SpawnResp) {
+	if r.Denial == nil {
+		return
+	}
+	key := r.Denial.Operation + "\x00" + r.Denial.Object + "\x00" + r.Denial.Rule
+	if _, ok := s.denials[key]; !ok && len(s.denials) >= maxDenials {
+		return
+	}
+	s.denials[key]++
+	r.Denial.Count = s.denials[key]
+	if r.Denial.Count > 1 {
+		r.Denial.Final = true
+	}
+}
+
+// launch walks a spawn from look to the program's exec. It runs beside the
+// session and touches nothing of it that changes.
+func (s *Session) launch(p *process, pol *policy.Policy) (*started, *proto.SpawnResp) {
+	fail := func(err error) (*started, *proto.SpawnResp) {
+		resp := failure(p.req, err)
+		if resp.Denial == nil {
+			s.noteFailure(p, err, resp.Code)
+		}
+		return nil, resp
+	}
+	if err := s.host.Audit.Healthy(); err != nil && pol.Audit().OnFailure == policy.FailureRefuse {
+		return fail(&auditError{err})
+	}
+	ctx, cancel := context.WithTimeout(p.ctx, startTime)
+	defer cancel()
+	g, dir, err := s.decide(ctx, p, pol)
+	if dir != nil {
+		defer dir.Close() //nolint:errcheck // an O_PATH descriptor
+	}
+	if rerr := s.recordDecision(p, g, err); rerr != nil && err == nil && pol.Audit().OnFailure == policy.FailureRefuse {
+		return fail(&auditError{rerr})
+	}
+	if err != nil {
+		return fail(err)
+	}
+	ctx, cancel = context.WithTimeout(p.ctx, g.Timeout.Start)
+	defer cancel()
+	if err := CheckHost(g, s.host.Stage.Features().Lacks(), s.host.Cgroups.Lacks()); err != nil {
+		return fail(err)
+	}
+	job, err := s.makeJob(p, g)
+	if err != nil {
+		return fail(err)
+	}
+	st, err := s.build(ctx, p, g, job, dir)
+	if err != nil {
+		rctx, rcancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime)
+		defer rcancel()
+		if rerr := job.Remove(rctx); rerr != nil {
+			s.log.Error("cannot remove the cgroup of a failed start", attrProc(p.id), attrErr(rerr))
+		}
+		return fail(err)
+	}
+	return st, nil
+}
+
+// decide looks at what the request names and asks the policy.
+func (s *Session) decide(ctx context.Context, p *process, pol *policy.Policy) (*policy.Grant, *os.File, error) {
+	r := request(&p.req.Spawn)
+	c := pol.Candidates(s.caller, r)
+	l, dir, err := s.host.Stage.Look(ctx, s.conn, sandbox.LookRequest{Programs: c.Programs, Path: c.Path, Dir: c.Dir, Under: c.Under})
+	if err != nil {
+		return nil, nil, fmt.Errorf("cannot look at %q: %w", first(p.req.Cmd), err)
+	}
+	g, err := pol.Decide(s.caller, r, looked(l))
+	return g, dir, err
+}
+
+func first(list []string) string {
+	if len(list) == 0 {
+		return ""
+	}
+	return list[0]
+}
+
+// makeJob makes the process's cgroup below those of its session and caller.
+func (s *Session) makeJob(p *process, g *policy.Grant) (*cgroup.Job, error) {
+	q := cgroup.NoLimits()
+	q.Memory, q.Pids, q.CPU = cgroup.Bytes(g.Quota.Memory), g.Quota.Pids, g.Quota.CPU
+	s.trees.mu.Lock()
+	defer s.trees.mu.Unlock()
+	for try := 0; ; try++ {
+		job, err := s.jobBelow(p, q, limits(g))
+		if errors.Is(err, cgroup.ErrGone) && try < groupTries { // the caller's last other session has just left
+			continue
+		}
+		return job, err
+	}
+}
+
+// groupTries bounds how often a cgroup is made again that another session has
+// removed in between.
+const groupTries = 8
+
+func (s *Session) jobBelow(p *process, quota, l cgroup.Limits) (*cgroup.Job, error) {
+	caller, err := s.host.Cgroups.Caller(s.caller.UID, quota)
+	if err != nil {
+		return nil, fmt.Errorf("cannot make the caller's cgroup: %w", err)
+	}
+	group, err := caller.Session(s.id, cgroup.NoLimits())
+	if err != nil {
+		return nil, fmt.Errorf("cannot make the session's cgroup: %w", err)
+	}
+	s.trees.groups = []*cgroup.Group{group, caller}
+	job, err := group.Process(p.id, l)
+	if err != nil {
+		return nil, fmt.Errorf("cannot make the process's cgroup: %w", err)
+	}
+	return job, nil
+}
+
+// build prepares the trees, starts the pen, records it, and opens its last gate.
+func (s *Session) build(ctx context.Context, p *process, g *policy.Grant, job *cgroup.Job, dir *os.File) (*started, error) {
+	place, files, err := s.place(ctx, p, g, job, dir)
+	if err != nil {
+		return nil, err
+	}
+	spec, _ := Plan(g, place)
+	pen, err := s.host.Stage.Launch(ctx, s.conn, spec, files)
+	if err != nil {
+		return nil, err
+	}
+	abort := func(err error) (*started, error) {
+		return nil, errors.Join(err, pen.Abort(context.WithoutCancel(ctx)))
+	}
+	record, err := withCgroups(pen.Enforcement, g, job.Applied())
+	if err != nil {
+		return abort(err)
+	}
+	st := &started{grant: g, job: job, workspace: g.Workspace.Path, enforcement: record, pumped: make(chan struct{})}
+	if st.spool, err = s.makeSpool(p); err != nil {
+		return abort(err)
+	}
+	if err := s.recordStart(p, st, pen.Pid); err != nil && s.host.Policy().Audit().OnFailure == policy.FailureRefuse {
+		return abort(&auditError{err})
+	}
+	proc, err := pen.Start(ctx)
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(st.spool))
+	}
+	st.proc, st.at = proc, time.Now()
+	if err := s.connect(p, st); err != nil {
+		return nil, errors.Join(err, job.Kill(), proc.Release(ctx), os.RemoveAll(st.spool))
+	}
+	return st, nil
+}
+
+// place fills in what the plan needs beside the grant, and the descriptors of its
+// attaches in their order.
+func (s *Session) place(ctx context.Context, p *process, g *policy.Grant, job *cgroup.Job, dir *os.File) (Place, []*os.File, error) {
+	uid, gid, err := s.runIDs(g)
+	if err != nil {
+		return Place{}, nil, err
+	}
+	pl := Place{
+		Name: g.RunAs.Name, UID: uid, GID: gid, DiskUID: s.caller.UID, DiskGID: s.caller.GID,
+		Cgroup: job.Path(), Join: job.Join(), Stdin: sandbox.StdinMode(p.req.StdinMode),
+	}
+	if p.req.PTY != nil {
+		pl.Rows, pl.Cols = p.req.PTY.Rows, p.req.PTY.Cols
+	}
+	var files []*os.File
+	if hasHome(g) {
+		t, err := s.home(ctx, g, uid, gid)
+		if err != nil {
+			return Place{}, nil, err
+		}
+		pl.Home, files = t.id, append(files, t.dir)
+	}
+	if g.Workspace.Scratch {
+		t, err := s.scratch(ctx, "work", uid, gid)
+		if err != nil {
+			return Place{}, nil, err
+		}
+		pl.Work, files = t.id, append(files, t.dir)
+	} else {
+		pl.Work, files = sandbox.Identity(g.Workspace.Dir.ID), append(files, dir)
+	}
+	if g.Exec == policy.ExecListed {
+		if pl.Listed, err = listed(g); err != nil {
+			return Place{}, nil, err
+		}
+	}
+	return pl, files, nil
+}
+
+// listed returns every file that the grant's programs are made of.
+func listed(g *policy.Grant) ([]string, error) {
+	var paths []string
+	for _, c := range g.Commands {
+		paths = append(paths, c.Path)
+	}
+	files, err := sandbox.Closure(paths)
+	if err != nil {
+		return nil, fmt.Errorf("cannot find what the listed programs need: %w", err)
+	}
+	return files, nil
+}
+
+func (s *Session) makeSpool(p *process) (string, error) {
+	dir := filepath.Join(s.host.State, "run", "spool", p.id)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", fmt.Errorf("cannot make the spool: %w", err)
+	}
+	return dir, nil
+}
+
+// connect joins the pen's pipes to the relay.
+func (s *Session) connect(p *process, st *started) error {
+	o := st.grant.Output
+	c := relay.OutputConfig{
+		Dir: st.spool, ProcID: p.id, ReqID: p.req.Base().ID, Stdout: st.proc.Stdout, Stderr: st.proc.Stderr, PTY: st.proc.PTY, Relay: st.proc.Relay,
+		Keep: max(int64(o.Keep), relay.MinKeep), Limit: max(int64(o.Limit), 0),
+	}
+	if o.Overflow == policy.OverflowDrop {
+		c.Overflow = relay.Drop
+	}
+	c.Format.Form = s.opts.Form
+	if s.opts.Batch {
+		c.Format.Grouping = relay.Batch
+	}
+	out, err := relay.NewOutput(c)
+	if err != nil {
+		return fmt.Errorf("cannot relay output: %w", err)
+	}
+	st.out = out
+	if st.in, err = newInput(st.proc); err != nil {
+		return fmt.Errorf("cannot feed stdin: %w", err)
+	}
+	s.wg.Go(func() {
+		defer close(st.pumped)
+		if err := out.Serve(p.ctx); err != nil && p.ctx.Err() == nil {
+			s.log.Error("output is not relayed any more", attrProc(p.id), attrErr(err))
+		}
+	})
+	return nil
+}
+
+// newInput feeds a pen's standard input; nil where it is null.
+func newInput(p *sandbox.Process) (*relay.Input, error) {
+	switch {
+	case p.PTY != nil:
+		return relay.NewInput(relay.InputConfig{Stdin: p.PTY, Kind: relay.Terminal, MaxQueue: maxStdin})
+	case p.Stdin != nil:
+		return relay.NewInput(relay.InputConfig{Stdin: p.Stdin, Kind: relay.Pipe, MaxQueue: maxStdin, CloseStdin: p.CloseStdin})
+	}
+	return nil, nil //nolint:nilnil // stdin is null: there is nothing to feed
+}
+
+// startTime bounds what comes before the policy's own start timeout is known.
+const startTime = 10 * time.Second

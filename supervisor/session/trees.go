@@ -1,0 +1,192 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+
+	"pinfold/cgroup"
+	"pinfold/policy"
+	"pinfold/sandbox"
+)
+
+// scratchSize is the size of a session's scratch workspace, and of its private
+// home, in memory.
+const scratchSize = 256 << 20
+
+// trees are the session's own: its dynamic uid, its scratch workspace and its
+// home. Each is made when it is first needed and goes with the session. Spawns of
+// one session may need them at once.
+type trees struct {
+	mu     sync.Mutex
+	uid    uint32 // 0: none taken
+	made   map[string]tree
+	groups []*cgroup.Group // the session's and the caller's cgroup, once made
+}
+
+type tree struct {
+	dir *os.File
+	id  sandbox.Identity
+}
+
+// runIDs returns the ids that a grant's command runs with.
+func (s *Session) runIDs(g *policy.Grant) (uid, gid uint32, err error) {
+	switch g.RunAs.Kind {
+	case policy.RunAsCaller:
+		return s.caller.UID, s.caller.GID, nil
+	case policy.RunAsNamed:
+		return g.RunAs.UID, g.RunAs.GID, nil
+	case policy.RunAsDynamic:
+	}
+	s.trees.mu.Lock()
+	defer s.trees.mu.Unlock()
+	if s.trees.uid == 0 {
+		if s.trees.uid, err = s.host.Registry.takeUID(); err != nil {
+			return 0, 0, err
+		}
+	}
+	return s.trees.uid, s.trees.uid, nil
+}
+
+// scratch returns the session's memory file system of a name, owned by uid.
+func (s *Session) scratch(ctx context.Context, name string, uid, gid uint32) (tree, error) {
+	s.trees.mu.Lock()
+	defer s.trees.mu.Unlock()
+	key := s.id + "-" + name + "-" + strconv.Itoa(int(uid))
+	if t, ok := s.trees.made[key]; ok {
+		return t, nil
+	}
+	dir, id, err := s.host.Stage.Scratch(ctx, key, scratchSize, scratchSize/int64(perInode), uid, gid, 0o700)
+	if err != nil {
+		return tree{}, fmt.Errorf("cannot make the session's %s: %w", name, err)
+	}
+	if s.trees.made == nil {
+		s.trees.made = map[string]tree{}
+	}
+	t := tree{dir, id}
+	s.trees.made[key] = t
+	return t, nil
+}
+
+// home returns the tree that the grant's command has as its home directory, with
+// a mount point for a workspace that lies below it.
+func (s *Session) home(ctx context.Context, g *policy.Grant, uid, gid uint32) (tree, error) {
+	if g.Home.Kind == policy.HomeCache {
+		return s.cache(g, uid, gid)
+	}
+	t, err := s.scratch(ctx, "home", uid, gid)
+	if err != nil {
+		return tree{}, err
+	}
+	return t, prepareMountpoint(filepath.Join(s.scratchDir(), s.id+"-home-"+strconv.Itoa(int(uid))), mountpoint(g), int(uid), int(gid))
+}
+
+func (s *Session) scratchDir() string { return filepath.Join(s.host.State, "run", "scratch") }
+
+// cache returns the kept directory of a caller under a name. Files on disk belong
+// to the caller; with a dynamic uid the mount maps them.
+func (s *Session) cache(g *policy.Grant, uid, gid uint32) (tree, error) {
+	owner, group := uid, gid
+	if mapped(g) {
+		owner, group = s.caller.UID, s.caller.GID
+	}
+	if owner == 0 {
+		return tree{}, errors.New("cannot keep a home for root: uid 0 is never mapped into a pen; use home: private")
+	}
+	dir := filepath.Join(s.host.State, "cache", strconv.Itoa(int(s.caller.UID)), g.Home.Name)
+	if err := os.MkdirAll(filepath.Dir(dir), 0o711); err != nil {
+		return tree{}, fmt.Errorf("cannot make the kept home %q: %w", g.Home.Name, err)
+	}
+	if err := os.Mkdir(dir, 0o700); err == nil {
+		if err := os.Chown(dir, int(owner), int(group)); err != nil {
+			return tree{}, fmt.Errorf("cannot own the kept home %q: %w", g.Home.Name, err)
+		}
+	} else if !errors.Is(err, os.ErrExist) {
+		return tree{}, fmt.Errorf("cannot make the kept home %q: %w", g.Home.Name, err)
+	}
+	if err := prepareMountpoint(dir, mountpoint(g), int(owner), int(group)); err != nil {
+		return tree{}, err
+	}
+	f, err := os.Open(dir)
+	if err != nil {
+		return tree{}, fmt.Errorf("cannot open the kept home %q: %w", g.Home.Name, err)
+	}
+	id, err := sandbox.IdentityOf(f)
+	if err != nil {
+		return tree{}, errors.Join(err, f.Close())
+	}
+	s.trees.mu.Lock()
+	defer s.trees.mu.Unlock()
+	key := "cache " + dir
+	if old, ok := s.trees.made[key]; ok {
+		return old, f.Close()
+	}
+	if s.trees.made == nil {
+		s.trees.made = map[string]tree{}
+	}
+	t := tree{f, id}
+	s.trees.made[key] = t
+	return t, nil
+}
+
+// prepareMountpoint makes the directories of rel below dir. What is inside dir is
+// its owner's: os.Root follows no link out of it.
+func prepareMountpoint(dir, rel string, uid, gid int) error {
+	if rel == "" {
+		return nil
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return fmt.Errorf("cannot open the home directory: %w", err)
+	}
+	defer root.Close() //nolint:errcheck // a directory that was only read
+	for i := range rel {
+		if rel[i] != '/' && i != len(rel)-1 {
+			continue
+		}
+		part := rel[:i]
+		if i == len(rel)-1 {
+			part = rel
+		}
+		if err := root.Mkdir(part, 0o700); errors.Is(err, os.ErrExist) {
+			continue
+		} else if err != nil {
+			return fmt.Errorf("cannot make the workspace's place %q in the home directory: %w", part, err)
+		}
+		if err := root.Lchown(part, uid, gid); err != nil {
+			return fmt.Errorf("cannot own the workspace's place %q in the home directory: %w", part, err)
+		}
+	}
+	return nil
+}
+
+// dropTrees gives the session's trees and its uid back.
+func (s *Session) dropTrees() {
+	s.trees.mu.Lock()
+	defer s.trees.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), releaseTime)
+	defer cancel()
+	for name, t := range s.trees.made {
+		err := t.dir.Close()
+		if name[:min(len(name), 6)] != "cache " {
+			err = errors.Join(err, s.host.Stage.DropScratch(ctx, name))
+		}
+		if err != nil {
+			s.log.Error("cannot remove a tree of the session", attrErr(err))
+		}
+	}
+	s.trees.made = nil
+	for _, g := range s.trees.groups {
+		if err := g.Remove(); err != nil && !errors.Is(err, cgroup.ErrBusy) {
+			s.log.Error("cannot remove a cgroup", slog.String("cgroup", g.Path()), attrErr(err))
+		}
+	}
+	if s.trees.uid != 0 {
+		s.host.Registry.dropUID(s.trees.uid)
+	}
+}

@@ -1,0 +1,116 @@
+package supervisor
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+// runSource is what the mount table calls the file system that we put at STATE/run.
+const runSource = "pinfold-run"
+
+// runSize is its size: spools of all callers and what the daemon notes about
+// running pens.
+const runSize = "size=1g,mode=0700,nr_inodes=262144"
+
+// openState prepares STATE/run: a memory file system for what must outlive the
+// daemon but not the host. As root one is mounted there unless something (a .mount
+// unit, an earlier daemon) has done so; what an earlier daemon left in it is
+// removed, since its pens have been ended.
+func (d *daemon) openState(context.Context) (func() error, error) {
+	dir := filepath.Join(d.c.State, "run")
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return nil, fmt.Errorf("cannot make %q: %w", dir, err)
+	}
+	source, mounted, err := mountedAt(dir)
+	if err != nil {
+		return nil, err
+	}
+	if !mounted && os.Geteuid() == 0 {
+		if err := syscall.Mount(runSource, dir, "tmpfs", syscall.MS_NOSUID|syscall.MS_NODEV, runSize); err != nil {
+			return nil, fmt.Errorf("cannot mount a memory file system at %q: %w; mount one there (var-lib-pinfold-run.mount), or give the daemon CAP_SYS_ADMIN", dir, err)
+		}
+		source, mounted = runSource, true
+	}
+	if err := d.clearRun(dir); err != nil {
+		return nil, err
+	}
+	for _, sub := range []string{"spool", "scratch"} {
+		if err := os.Mkdir(filepath.Join(dir, sub), 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+			return nil, fmt.Errorf("cannot make %q: %w", filepath.Join(dir, sub), err)
+		}
+	}
+	return func() error {
+		if err := d.clearRun(dir); err != nil {
+			return err
+		}
+		if !mounted || source != runSource {
+			return nil
+		}
+		if err := syscall.Unmount(dir, 0); err != nil {
+			return fmt.Errorf("cannot unmount %q: %w", dir, err)
+		}
+		return nil
+	}, nil
+}
+
+// clearRun unmounts and removes what lies in the scratch and spool directories.
+func (d *daemon) clearRun(dir string) error {
+	var errs []error
+	for _, sub := range []string{"scratch", "spool"} {
+		entries, err := os.ReadDir(filepath.Join(dir, sub))
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		for _, e := range entries {
+			p := filepath.Join(dir, sub, e.Name())
+			d.log.Info("removing what an earlier daemon left", slog.String("path", p))
+			if _, mounted, err := mountedAt(p); err != nil {
+				errs = append(errs, err)
+				continue
+			} else if mounted {
+				errs = append(errs, os.NewSyscallError("umount2 "+p, syscall.Unmount(p, syscall.MNT_DETACH)))
+			}
+			errs = append(errs, os.RemoveAll(p))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("cannot clear %q: %w", dir, err)
+	}
+	return nil
+}
+
+// mountedAt returns the source of the topmost mount at dir, from the mount table
+// (proc_pid_mountinfo(5)).
+func mountedAt(dir string) (source string, mounted bool, err error) {
+	f, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return "", false, fmt.Errorf("cannot read the mount table: %w", err)
+	}
+	defer f.Close() //nolint:errcheck // only read
+	want := strings.NewReplacer("\\", `\134`, " ", `\040`, "\t", `\011`, "\n", `\012`).Replace(dir)
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		fields := strings.Fields(lines.Text())
+		if len(fields) < 5 || fields[4] != want {
+			continue
+		}
+		mounted = true
+		for i, w := range fields {
+			if w == "-" && i+2 < len(fields) {
+				source = fields[i+2]
+			}
+		}
+	}
+	return source, mounted, lines.Err()
+}

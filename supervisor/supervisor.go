@@ -1,0 +1,269 @@
+// Package supervisor owns the daemon's life: the state directory, the policy in
+// force, the stage, the listening socket and the list of sessions. It never parses
+// policy, confines nothing by itself, and moves no bytes: its rooms do.
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/user"
+	"path/filepath"
+	"runtime/debug"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"pinfold/audit"
+	"pinfold/cgroup"
+	"pinfold/policy"
+	"pinfold/proto"
+	"pinfold/sandbox"
+	"pinfold/supervisor/session"
+	"pinfold/supervisor/socket"
+)
+
+// hashedPrograms is how many programs' hashes are remembered.
+const hashedPrograms = 4096
+
+// Config is what a daemon is started with.
+type Config struct {
+	Socket   string   // path of the listening socket
+	Listener *os.File // a listening socket from systemd, or nil
+	State    string   // state directory; made with mode 0700 where absent
+	Cgroup   string   // base for the daemon's cgroups; empty: found
+	Stage    string   // path of pinfold-stage
+	Policy   func() ([]policy.Source, error)
+	Reload   <-chan os.Signal // read and apply the policy again
+	Ready    func() error     // called once requests are taken
+	Log      *slog.Logger
+	StageLog io.Writer // what the stage says, line by line
+}
+
+// daemon is a running supervisor.
+type daemon struct {
+	c        Config
+	log      *slog.Logger
+	policy   atomic.Pointer[policy.Policy]
+	host     *session.Host
+	stage    *sandbox.Stage
+	cgroups  *cgroup.Base
+	audit    *audit.Log
+	hasher   *audit.Hasher
+	listener *socket.Listener
+	wg       sync.WaitGroup
+}
+
+// Version is the version of this build, as its module or revision says.
+func Version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok || info.Main.Version == "" {
+		return "(devel)"
+	}
+	return info.Main.Version
+}
+
+// Serve runs the daemon until ctx is cancelled or the stage dies; then it returns
+// after every session has ended and nothing of them is left.
+func Serve(ctx context.Context, c Config) (err error) {
+	lock, err := lockState(c.State)
+	if err != nil {
+		return err
+	}
+	if c.State, err = filepath.EvalSymlinks(c.State); err != nil {
+		return errors.Join(fmt.Errorf("cannot find the state directory: %w", err), lock.release())
+	}
+	d := &daemon{c: c, log: c.Log}
+	closers := []func() error{lock.release}
+	defer func() {
+		for i := len(closers) - 1; i >= 0; i-- {
+			err = errors.Join(err, closers[i]())
+		}
+	}()
+	for _, open := range []func(context.Context) (func() error, error){
+		d.openPolicy, d.openAudit, d.openCgroups, d.openState, d.openStage, d.openSocket,
+	} {
+		undo, err := open(ctx)
+		if err != nil {
+			return err
+		}
+		closers = append(closers, undo)
+	}
+	return d.serve(ctx)
+}
+
+func nothing() error { return nil }
+
+func (d *daemon) openPolicy(context.Context) (func() error, error) {
+	return nothing, d.loadPolicy()
+}
+
+// loadPolicy reads, checks and binds the policy, and swaps it in only when it is
+// whole.
+func (d *daemon) loadPolicy() error {
+	sources, err := d.c.Policy()
+	if err != nil {
+		return err
+	}
+	p, err := policy.Parse(sources...)
+	if err != nil {
+		return fmt.Errorf("cannot load policy: %w", err)
+	}
+	ids, err := resolve(p.Names())
+	if err != nil {
+		return fmt.Errorf("cannot find the users and groups of the policy: %w", err)
+	}
+	for _, w := range p.Bind(ids) {
+		d.log.Warn("policy", slog.String("warning", w.String()))
+	}
+	d.policy.Store(p)
+	return nil
+}
+
+func (d *daemon) openAudit(context.Context) (func() error, error) {
+	s := d.policy.Load().Audit()
+	l, err := audit.Open(filepath.Join(d.c.State, "audit.log"), audit.Options{Sync: audit.Sync(s.Sync), Interval: s.Interval})
+	if err != nil {
+		return nil, err
+	}
+	d.audit, d.hasher = l, audit.NewHasher(l, hashedPrograms)
+	hctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	for _, serve := range []func(context.Context) error{l.Serve, d.hasher.Serve} {
+		wg.Go(func() {
+			if err := serve(hctx); err != nil && hctx.Err() == nil {
+				d.log.Error("audit", slog.Any("error", err))
+			}
+		})
+	}
+	return func() error {
+		cancel()
+		wg.Wait()
+		return l.Close()
+	}, nil
+}
+
+func (d *daemon) openCgroups(ctx context.Context) (func() error, error) {
+	b, err := cgroup.Open(d.c.Cgroup, d.c.State)
+	if err != nil {
+		return nil, err
+	}
+	if err := b.Sweep(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("cannot end what an earlier daemon left: %w", err), b.Close())
+	}
+	d.cgroups = b
+	return b.Close, nil
+}
+
+func (d *daemon) openStage(ctx context.Context) (func() error, error) {
+	r := d.policy.Load().Dynamic()
+	c := sandbox.StageConfig{
+		Path: d.c.Stage, State: d.c.State, DynamicFirst: r.First, DynamicCount: r.Count, Stderr: d.c.StageLog,
+		Named: d.policy.Load().NamedUIDs(),
+	}
+	for _, h := range d.cgroups.Hierarchies() {
+		c.Cgroups = append(c.Cgroups, sandbox.CgroupHier{Controller: h.Controller, Dir: h.Dir})
+	}
+	s, err := sandbox.StartStage(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	d.stage = s
+	d.host = &session.Host{
+		Stage: s, Cgroups: d.cgroups, Audit: d.audit, Hasher: d.hasher, Registry: session.NewRegistry(r.First, r.Count),
+		Policy: d.policy.Load, State: d.c.State, Started: time.Now(), Log: d.log,
+	}
+	return s.Close, nil
+}
+
+func (d *daemon) openSocket(context.Context) (func() error, error) {
+	mode, gid := os.FileMode(0o660), -1
+	if g, err := user.LookupGroup("pinfold"); err == nil {
+		if gid, err = strconv.Atoi(g.Gid); err != nil {
+			return nil, fmt.Errorf("cannot read the id of group pinfold: %w", err)
+		}
+	} else if d.c.Listener == nil {
+		mode = 0o600
+		d.log.Warn("there is no group pinfold: only this daemon's own user can connect", slog.String("cure", "groupadd --system pinfold"))
+	}
+	l, err := socket.Listen(socket.Config{
+		Path: d.c.Socket, Mode: mode, GID: gid, Listener: d.c.Listener, RefuseBelow: d.cgroups.CallersPath(), Refusal: refusal,
+	})
+	if err != nil {
+		return nil, err
+	}
+	d.listener = l
+	return nothing, nil
+}
+
+// refusal is the line that a refused peer gets.
+func refusal(r *socket.RefusedError) []byte {
+	line, err := proto.Append(nil, proto.NewError("", proto.CodeUnauthorized, r.Error()))
+	if err != nil {
+		return nil
+	}
+	return line
+}
+
+// serve takes connections until the end.
+func (d *daemon) serve(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	d.wg.Go(func() { d.accept(ctx) })
+	if err := d.c.Ready(); err != nil {
+		d.log.Warn("cannot tell that the daemon is ready, going on", slog.Any("error", err))
+	}
+	d.log.Info("ready", slog.String("socket", d.c.Socket), slog.String("state", d.c.State), slog.String("cgroups", string(d.cgroups.Backend())))
+	var ended error
+	for running := true; running; {
+		select {
+		case <-ctx.Done():
+			running = false
+		case <-d.stage.Done():
+			ended = errors.New("the stage has ended: no pen can be started; starting the daemon again takes a new one")
+			running = false
+		case <-d.c.Reload:
+			if err := d.loadPolicy(); err != nil {
+				d.log.Error("policy not reloaded, the old one stays in force", slog.Any("error", err))
+				continue
+			}
+			d.log.Info("policy reloaded")
+		}
+	}
+	d.log.Info("ending", slog.Int("sessions", d.host.Registry.Sessions()))
+	err := d.listener.Close()
+	cancel(errors.New("the daemon ends"))
+	d.wg.Wait()
+	left, lerr := d.cgroups.Leftovers()
+	for _, l := range left {
+		d.log.Error("left behind", slog.String("cgroup", l))
+	}
+	return errors.Join(ended, err, lerr)
+}
+
+// accept takes connections until the listener is closed.
+func (d *daemon) accept(ctx context.Context) {
+	for {
+		c, err := d.listener.Accept()
+		var refused *socket.RefusedError
+		switch {
+		case errors.As(err, &refused):
+			d.log.Warn("connection refused", slog.Any("error", err))
+			continue
+		case errors.Is(err, net.ErrClosed):
+			return
+		case err != nil:
+			d.log.Error("cannot take connections", slog.Any("error", err))
+			if ctx.Err() != nil {
+				return
+			}
+			continue
+		}
+		d.wg.Go(func() { d.serveConn(ctx, c) })
+	}
+}
