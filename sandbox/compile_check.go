@@ -25,6 +25,9 @@ func (b Build) check(p Profile) error {
 	if err := checkMounts(p); err != nil {
 		return err
 	}
+	if err := checkRules(p); err != nil {
+		return err
+	}
 	for _, l := range p.Rlimits {
 		if _, ok := rlimitNumber(l.Name); !ok {
 			return fmt.Errorf("rlimit %q is not known", l.Name)
@@ -76,6 +79,21 @@ func checkMounts(p Profile) error {
 		for _, t := range p.Private {
 			if e.Path != t.Path && within(e.Path, t.Path) {
 				return fmt.Errorf("view entry %s would be hidden by private %s", e.Path, t.Path)
+			}
+		}
+	}
+	return nil
+}
+
+// checkRules refuses rules on what is not there when PID 1 adds them.
+func checkRules(p Profile) error {
+	for _, r := range p.Landlock.Rules {
+		if !ofInit(p, r.Path) {
+			continue
+		}
+		for _, t := range p.Private {
+			if r.Path != t.Path && within(r.Path, t.Path) {
+				return fmt.Errorf("rule on %s lies inside private %s, which begins empty", r.Path, t.Path)
 			}
 		}
 	}

@@ -58,28 +58,53 @@ func (p *Program) String() string {
 	return b.String()
 }
 
-// Raw prints each step as strace -e raw=all does, with * for what a register
-// holds; a step that is no system call is printed as String does.
+// Raw prints each step as strace -e raw=all does, with $N for register N, and what
+// becomes of its result: save=, ignore=, want=, if= and unless= with the number of
+// the step that follows behind @. A step that is no system call is named set.
 func (p *Program) Raw() string {
 	var b strings.Builder
 	for i, s := range p.steps {
-		l := p.lines[i]
-		if l.call == nil {
-			fmt.Fprintf(&b, "%d %s\n", i, l.text)
-			continue
+		name, args := "set", 1
+		if l := p.lines[i]; l.call != nil {
+			name, args = l.call.name, l.args
 		}
-		t := make([]string, l.args)
+		t := make([]string, args)
 		for j := range t {
 			switch {
 			case s.Take&(1<<j) != 0:
-				t[j] = "*"
+				t[j] = fmt.Sprintf("$%d", s.Args[j])
 			case s.Args[j] == 0:
 				t[j] = "0"
 			default:
 				t[j] = fmt.Sprintf("%#x", s.Args[j])
 			}
 		}
-		fmt.Fprintf(&b, "%d %s(%s)\n", i, l.call.name, strings.Join(t, ", "))
+		fmt.Fprintf(&b, "%d %s(%s)%s\n", i, name, strings.Join(t, ", "), s.results(i))
+	}
+	return b.String()
+}
+
+// results prints what becomes of the result of step i.
+func (s Step) results(i int) string {
+	var b strings.Builder
+	if s.Save != RegSink {
+		fmt.Fprintf(&b, " save=%d", s.Save)
+	}
+	if s.Ignore != 0 {
+		fmt.Fprintf(&b, " ignore=%d", s.Ignore)
+	}
+	x := fmt.Sprint(s.X)
+	if s.Flags&flagReg != 0 {
+		x = "$" + x
+	}
+	to := i + int(s.Jump)/stepSize
+	switch {
+	case s.Flags&flagWant != 0:
+		fmt.Fprintf(&b, " want=%s", x)
+	case s.Flags&flagEqual != 0:
+		fmt.Fprintf(&b, " if=%s@%d", x, to)
+	case s.Flags&flagDiffer != 0:
+		fmt.Fprintf(&b, " unless=%s@%d", x, to)
 	}
 	return b.String()
 }
