@@ -70,7 +70,7 @@ func (h *Hasher) Lookup(f File) File {
 }
 
 func entry(e *list.Element) *hashed {
-	got, _ := e.Value.(*hashed) //nolint:errcheck // nothing else is ever put into the list
+	got, _ := e.Value.(*hashed) // nothing else is ever put into the list
 	return got
 }
 
@@ -178,6 +178,6 @@ func Identify(file *os.File) (FileID, error) {
 		if err != nil {
 			return FileID{}, &os.PathError{Op: "fstat", Path: file.Name(), Err: err}
 		}
-		return FileID{Dev: uint64(st.Dev), Ino: st.Ino, Size: st.Size, MtimeNs: st.Mtim.Nano(), CtimeNs: st.Ctim.Nano()}, nil
+		return FileID{Dev: st.Dev, Ino: st.Ino, Size: st.Size, MtimeNs: st.Mtim.Nano(), CtimeNs: st.Ctim.Nano()}, nil
 	}
 }

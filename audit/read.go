@@ -24,19 +24,19 @@ type Record struct {
 	Raw     jsontext.Value // the line
 }
 
-// BadLine is a line that is not a record: torn, foreign, or changed.
-type BadLine struct {
+// LineError is a line that is not a record: torn, foreign, or changed.
+type LineError struct {
 	Line int // from 1
 	Err  error
 }
 
 // Error names the line.
-func (e *BadLine) Error() string {
+func (e *LineError) Error() string {
 	return fmt.Sprintf("cannot read line %d: %v", e.Line, e.Err)
 }
 
 // Unwrap returns the cause.
-func (e *BadLine) Unwrap() error {
+func (e *LineError) Unwrap() error {
 	return e.Err
 }
 
@@ -51,10 +51,10 @@ func (e *MissingError) Error() string {
 	return fmt.Sprintf("cannot account for line %d: sequence goes on with %d, want %d", e.Line, e.Got, e.Want)
 }
 
-// errTooLong is the cause of a BadLine.
+// errTooLong is the cause of a LineError.
 var errTooLong = fmt.Errorf("longer than %d bytes", maxRecord)
 
-// Read goes through an audit file. A line that is not a record comes as a *BadLine, a jump in the sequence as a *MissingError (before
+// Read goes through an audit file. A line that is not a record comes as a *LineError, a jump in the sequence as a *MissingError (before
 // its record); reading goes on after both. Any other error is the reader's and the last. An empty line is a bad line.
 func Read(r io.Reader) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
@@ -91,13 +91,13 @@ func Read(r io.Reader) iter.Seq2[Record, error] {
 func record(n int, line []byte, err error) (Record, error) {
 	switch {
 	case errors.Is(err, errTooLong):
-		return Record{}, &BadLine{Line: n, Err: errTooLong}
+		return Record{}, &LineError{Line: n, Err: errTooLong}
 	case errors.Is(err, io.EOF):
-		return Record{}, &BadLine{Line: n, Err: fmt.Errorf("torn: %d bytes without an end of line", len(line))}
+		return Record{}, &LineError{Line: n, Err: fmt.Errorf("torn: %d bytes without an end of line", len(line))}
 	}
 	h, derr := decodeHead(line)
 	if derr != nil {
-		return Record{}, &BadLine{Line: n, Err: derr}
+		return Record{}, &LineError{Line: n, Err: derr}
 	}
 	return Record{Line: n, Seq: h.Seq, Time: h.Time, Kind: h.Kind, Subject: h.Subject, Raw: slices.Clone(line)}, nil
 }
@@ -117,10 +117,10 @@ func readLine(in *bufio.Reader) ([]byte, error) {
 		switch {
 		case errors.Is(err, bufio.ErrBufferFull):
 			continue
-		case err != nil && !(long && errors.Is(err, io.EOF)):
-			return line, err
-		case long:
+		case long && (err == nil || errors.Is(err, io.EOF)):
 			return nil, errTooLong
+		case err != nil:
+			return line, err
 		}
 		return bytes.TrimSuffix(line, []byte{'\n'}), nil
 	}
@@ -133,7 +133,7 @@ func (r Record) Event() (Event, error) {
 		return nil, nil
 	}
 	if err := json.Unmarshal(r.Raw, e); err != nil {
-		return nil, &BadLine{Line: r.Line, Err: err}
+		return nil, &LineError{Line: r.Line, Err: err}
 	}
 	event, ok := e.(Event)
 	if !ok {

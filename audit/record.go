@@ -2,8 +2,10 @@ package audit
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -50,17 +52,17 @@ func findEnd(r io.ReaderAt, size int64) (end, error) {
 	for step := int64(tailStep); ; step *= 2 {
 		step = min(step, size, maxTail)
 		buf := make([]byte, step)
-		if _, err := r.ReadAt(buf, size-step); err != nil && err != io.EOF { //nolint:errorlint // io.ReaderAt gives io.EOF itself
+		if _, err := r.ReadAt(buf, size-step); err != nil && !errors.Is(err, io.EOF) {
 			return e, err
 		}
 		last := bytes.LastIndexByte(buf, '\n')
 		e.torn = step - int64(last+1)
 		lines := bytes.Split(buf[:last+1], []byte{'\n'})
-		for i := len(lines) - 1; i >= 0; i-- {
+		for i, line := range slices.Backward(lines) {
 			if i == 0 && step < size {
 				break // may have begun earlier
 			}
-			if h, err := decodeHead(lines[i]); err == nil {
+			if h, err := decodeHead(line); err == nil {
 				e.seq = h.Seq
 				return e, nil
 			}

@@ -39,8 +39,8 @@ func RedactArgs(args []string) []string {
 			hideNext, word = false, Hidden
 		case short.hides(arg):
 			word = arg[:2] + Hidden
-		case isWhole:
-			word = cut(whole, maxWord)
+		case isWhole && args[i-1] != "-c": // a shell's script is not one assignment
+			word = cut(whole)
 		default:
 			hideNext = short.takes(arg) || optionTakesSecret(arg)
 		}
@@ -64,41 +64,60 @@ func RedactEnv(env []string) []string {
 		case !ok:
 			out = append(out, RedactText(pair))
 		case value != "" && SecretName(name):
-			out = append(out, cut(clean(name), maxWord)+"="+Hidden)
+			out = append(out, cut(clean(name))+"="+Hidden)
 		default:
-			out = append(out, cut(clean(name), maxWord)+"="+RedactText(value))
+			out = append(out, cut(clean(name))+"="+RedactText(value))
 		}
 		total += len(out[i])
 	}
 	return bound(out)
 }
 
-// RedactText takes secrets out of free text, such as a shell script or an error. It is idempotent, takes time in proportion to the
+// RedactText takes secrets out of free text, such as a shell script or an error. It takes time in proportion to the
 // text, and its result is bounded and valid UTF-8 (bytes that are not become U+FFFD).
 func RedactText(text string) string {
 	text = clean(text)
+	lower := strings.ToLower(text)
 	for _, p := range patterns {
-		text = p.re.ReplaceAllString(text, p.with)
+		if p.near(lower) {
+			text = p.re.ReplaceAllString(text, p.with)
+		}
 	}
-	return cut(hideAssignments(text), maxWord)
+	if strings.ContainsAny(text, "=:-") {
+		text = hideAssignments(text)
+	}
+	return cut(text)
 }
 
 // pattern is one form of secret.
 type pattern struct {
-	re   *regexp.Regexp
-	with string // must not match again
+	hints []string // lower case; without one of them the pattern cannot match, and most texts have none
+	re    *regexp.Regexp
+	with  string
+}
+
+// near says whether the pattern may match a text, given in lower case.
+func (p pattern) near(lower string) bool {
+	for _, h := range p.hints {
+		if strings.Contains(lower, h) {
+			return true
+		}
+	}
+	return false
 }
 
 // patterns are secrets that are known by their form.
 var patterns = []pattern{
-	{regexp.MustCompile(`(-----BEGIN [A-Z ]*PRIVATE KEY-----)[^-]*(?:-----END [A-Z ]*PRIVATE KEY-----|-*$)`), `$1` + Hidden},
-	{regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://[^\s/?#:@]*):[^\s/?#]*@`), `$1:` + Hidden + `@`},
-	{regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://)[A-Za-z0-9_%.~-]{20,}@`), `$1` + Hidden + `@`},
-	{regexp.MustCompile(`(?i)\b(bearer)(\s+|%20|\+)[A-Za-z0-9._~+/=:-]+`), `$1$2` + Hidden},
-	{regexp.MustCompile(`\beyJ[A-Za-z0-9_-]{5,}\.[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]*)?`), Hidden},
-	{regexp.MustCompile(`\b(?:gh[pousr]_[A-Za-z0-9]{16,}|github_pat_[A-Za-z0-9_]{16,}|glpat-[A-Za-z0-9_.-]{10,}` +
+	{[]string{"private key"}, regexp.MustCompile(`(?s)(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(-----END [A-Z ]*PRIVATE KEY-----|$)`), `$1` + Hidden + `$2`},
+	{[]string{"://"}, regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://[^\s/?#:@]*):[^\s/?#]*@`), `$1:` + Hidden + `@`},
+	{[]string{"://"}, regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://)[A-Za-z0-9_%.~-]{20,}@`), `$1` + Hidden + `@`},
+	{[]string{"bearer"}, regexp.MustCompile(`(?i)\b(bearer)(\s+|%20|\+)[A-Za-z0-9._~+/=:-]+`), `$1$2` + Hidden},
+	{[]string{"eyj"}, regexp.MustCompile(`\beyJ[A-Za-z0-9_-]{5,}\.[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]*)?`), Hidden},
+	{[]string{"gh", "glpat-", "sk-", "_live_", "xox", "akia", "asia", "aiza", "npm_", "pypi-", "hf_"}, regexp.MustCompile(`\b(?:gh[pousr]_[A-Za-z0-9]{16,}|github_pat_[A-Za-z0-9_]{16,}|glpat-[A-Za-z0-9_.-]{10,}` +
 		`|sk-[A-Za-z0-9_-]{16,}|[sr]k_live_[A-Za-z0-9]{10,}|xox[abeoprs]-[A-Za-z0-9-]{8,}|(?:AKIA|ASIA)[A-Z0-9]{16}` +
 		`|AIza[A-Za-z0-9_-]{30,}|npm_[A-Za-z0-9]{20,}|pypi-[A-Za-z0-9_-]{16,}|hf_[A-Za-z0-9]{20,})`), Hidden},
+	{[]string{"curl", "sshpass"}, regexp.MustCompile(`(\b(?:curl\b[^|;&\n]*?\s(?:-[uU]|--user|--proxy-user)|sshpass\s+-p))(\s+|=)(?:"[^"]*"?|'[^']*'?|[^\s"']+)`), `$1$2` + Hidden},
+	{[]string{"mysql", "mariadb"}, regexp.MustCompile(`(\b(?:mysql|mysqldump|mysqladmin|mariadb)\b[^|;&\n]*?\s-p)(?:"[^"]*"?|'[^']*'?|[^\s"']+)`), `$1` + Hidden},
 }
 
 // assignment is a name and what stands between it and its value: NAME=, "name": , --name and a blank, or a header's colon. The value is
@@ -292,12 +311,12 @@ func clean(text string) string {
 	return strings.ToValidUTF8(text, "\uFFFD")
 }
 
-// cut shortens text to at most limit bytes and says by how many.
-func cut(text string, limit int) string {
-	if len(text) <= limit {
+// cut shortens text to at most maxWord bytes and says by how many.
+func cut(text string) string {
+	if len(text) <= maxWord {
 		return text
 	}
-	keep := limit - len(dropped(len(text)))
+	keep := maxWord - len(dropped(len(text)))
 	for keep > 0 && !utf8.RuneStart(text[keep]) {
 		keep--
 	}

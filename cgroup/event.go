@@ -15,7 +15,7 @@ import (
 // by poll(2) (POLLPRI, which an epoll set with edges sees too), cgroups(7); so a wait costs no thread and no timer.
 func waitEvent(ctx context.Context, d dir, name, key string, value int64) error {
 	file := filepath.Join(name, "cgroup.events")
-	_, err := watchFile(ctx, d, file, func(text string) bool {
+	err := watchFile(ctx, d, file, func(text string) bool {
 		got, ok := fields(text)[key]
 		return ok && got == value
 	})
@@ -25,11 +25,11 @@ func waitEvent(ctx context.Context, d dir, name, key string, value int64) error 
 	return nil
 }
 
-// watchFile returns the text of a file once done accepts it; it looks at once, then at each notification.
-func watchFile(ctx context.Context, d dir, name string, done func(string) bool) (string, error) {
+// watchFile returns once done accepts the text of a file; it looks at once, then at each notification.
+func watchFile(ctx context.Context, d dir, name string, done func(string) bool) error {
 	fd, err := d.file(name, unix.O_RDONLY|unix.O_NONBLOCK)
 	if err != nil {
-		return "", gone(err)
+		return gone(err)
 	}
 	text, err := readFD(fd)
 	if err != nil || done(text) || ctx.Err() != nil {
@@ -37,14 +37,14 @@ func watchFile(ctx context.Context, d dir, name string, done func(string) bool) 
 		if err == nil && !done(text) {
 			err = ctx.Err()
 		}
-		return text, err
+		return err
 	}
 	f := os.NewFile(uintptr(fd), filepath.Join(d.path, name))
 	err = waitReadable(ctx, f, func(fd uintptr) (bool, error) {
 		text, err = readFD(int(fd))
 		return err == nil && done(text), err
 	})
-	return text, errors.Join(gone(wrap(err, d, "read", name)), f.Close())
+	return errors.Join(gone(wrap(err, d, "read", name)), f.Close())
 }
 
 // waitReadable calls look at each readiness of f until it says that it is done.

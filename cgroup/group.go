@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
@@ -224,7 +225,7 @@ func (g *Group) room(list []Setting, f Force) error {
 func (g *Group) enableFor(up *Group, l Limits, accounting []string) error {
 	var need []string
 	for _, c := range controllersV2 {
-		if g.base.host.home[c] == homeV2 && (l.limited(c) || contains(accounting, c)) {
+		if g.base.host.home[c] == homeV2 && (l.limited(c) || slices.Contains(accounting, c)) {
 			need = append(need, c)
 		}
 	}
@@ -314,13 +315,4 @@ func checkName(name string) error {
 		return fmt.Errorf("cannot name a cgroup %q: 1 to %d of A-Z a-z 0-9 _ - and no kernel file's name", name, maxName)
 	}
 	return nil
-}
-
-func contains(list []string, s string) bool {
-	for _, x := range list {
-		if x == s {
-			return true
-		}
-	}
-	return false
 }

@@ -39,7 +39,7 @@ func readFacts() (facts, error) {
 	case cgroups.Hybrid, cgroups.Unified:
 	case cgroups.Legacy:
 		return facts{}, fmt.Errorf("cannot use control groups: %w: no cgroup2 tree at /sys/fs/cgroup or /sys/fs/cgroup/unified: "+
-			"mount -t cgroup2 cgroup2 /sys/fs/cgroup/unified", ErrNoBase)
+			"mount -t cgroup2 none /sys/fs/cgroup/unified", ErrNoBase)
 	case cgroups.Unavailable:
 		return facts{}, fmt.Errorf("cannot use control groups: %w: nothing is mounted at /sys/fs/cgroup", ErrNoBase)
 	}

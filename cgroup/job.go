@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 )
 
@@ -85,16 +87,16 @@ func (j *Job) enable(d dir) error {
 	if err := g.enableFor(g, j.limits, accounting); err != nil {
 		return err
 	}
-	list := ""
+	var list []string
 	for _, c := range controllersV2 {
-		if g.base.host.home[c] == homeV2 && (j.limits.limited(c) || contains(accounting, c)) {
-			list += " +" + c
+		if g.base.host.home[c] == homeV2 && (j.limits.limited(c) || slices.Contains(accounting, c)) {
+			list = append(list, "+"+c)
 		}
 	}
-	if list == "" {
+	if len(list) == 0 {
 		return nil
 	}
-	return d.write(filepath.Join(j.id, "cgroup.subtree_control"), list[1:])
+	return d.write(filepath.Join(j.id, "cgroup.subtree_control"), strings.Join(list, " "))
 }
 
 // makeV1 makes the process's directory in a v1 hierarchy where a limit or an account needs it: memory always (its peak), the others with

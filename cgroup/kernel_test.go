@@ -19,32 +19,32 @@ const patience = 20 * time.Second
 
 // openBase makes a base of the test's own and takes it away again; what is left then is an error. It skips only where the
 // host gives no cgroup to anybody like us, which Open proves by naming the cure.
-func openBase(t testing.TB) *Base {
-	t.Helper()
+func openBase(tb testing.TB) *Base {
+	tb.Helper()
 	name := fmt.Sprintf("pinfold-test-%d-%d", os.Getpid(), time.Now().UnixNano())
-	b, err := Open(name, t.TempDir())
+	b, err := Open(name, tb.TempDir())
 	if errors.Is(err, ErrNoBase) {
-		t.Skipf("this host lacks a cgroup of our own: %v", err)
+		tb.Skipf("this host lacks a cgroup of our own: %v", err)
 	}
 	if err != nil {
-		t.Fatalf("Open(%s) = %v; want nil", name, err)
+		tb.Fatalf("Open(%s) = %v; want nil", name, err)
 	}
 	hiers := b.Hierarchies()
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		if err := b.Sweep(ctx); err != nil {
-			t.Errorf("Sweep() = %v; want nil", err)
+			tb.Errorf("Sweep() = %v; want nil", err)
 		}
 		if left, err := b.Leftovers(); len(left) > 0 || err != nil {
-			t.Errorf("Leftovers() = %v, %v; want none", left, err)
+			tb.Errorf("Leftovers() = %v, %v; want none", left, err)
 		}
 		if err := b.Close(); err != nil {
-			t.Errorf("Close() = %v; want nil", err)
+			tb.Errorf("Close() = %v; want nil", err)
 		}
 		for _, h := range hiers {
 			if _, err := os.Stat(h.Dir); !errors.Is(err, os.ErrNotExist) {
-				t.Errorf("after Close() Stat(%s) = %v; want no such file", h.Dir, err)
+				tb.Errorf("after Close() Stat(%s) = %v; want no such file", h.Dir, err)
 			}
 		}
 	})
@@ -52,36 +52,36 @@ func openBase(t testing.TB) *Base {
 }
 
 // need skips when the host lacks a controller, which Lacks proves.
-func need(t testing.TB, b *Base, controllers ...string) {
-	t.Helper()
+func need(tb testing.TB, b *Base, controllers ...string) {
+	tb.Helper()
 	for _, c := range controllers {
 		if why, lacks := b.Lacks()[c]; lacks {
-			t.Skipf("this host lacks %s: %s", c, why)
+			tb.Skipf("this host lacks %s: %s", c, why)
 		}
 	}
 }
 
 // newJob makes a process below caller 4242.
-func newJob(t testing.TB, b *Base, l Limits) *Job {
-	t.Helper()
+func newJob(tb testing.TB, b *Base, l Limits) *Job {
+	tb.Helper()
 	g, err := b.Caller(4242, NoLimits())
 	if err != nil {
-		t.Fatalf("Caller() = %v; want nil", err)
+		tb.Fatalf("Caller() = %v; want nil", err)
 	}
 	s, err := g.Session("s1", NoLimits())
 	if err != nil {
-		t.Fatalf("Session() = %v; want nil", err)
+		tb.Fatalf("Session() = %v; want nil", err)
 	}
 	j, err := s.Process("p"+strconv.FormatInt(time.Now().UnixNano(), 36), l)
 	if err != nil {
-		t.Fatalf("Process(%+v) = %v; want nil", l, err)
+		tb.Fatalf("Process(%+v) = %v; want nil", l, err)
 	}
 	return j
 }
 
 // start runs a shell script as the job's target: it joins as a target does, by writing "0".
-func start(t testing.TB, j *Job, script string) *exec.Cmd {
-	t.Helper()
+func start(tb testing.TB, j *Job, script string) *exec.Cmd {
+	tb.Helper()
 	dirs := map[string]string{}
 	for _, h := range j.group.base.Hierarchies() {
 		dirs[h.Controller] = h.Dir
@@ -93,9 +93,9 @@ func start(t testing.TB, j *Job, script string) *exec.Cmd {
 	cmd := exec.Command("sh", args...)
 	cmd.Stderr = os.Stderr
 	if err := cmd.Start(); err != nil {
-		t.Fatalf("Start(%q) = %v; want nil", script, err)
+		tb.Fatalf("Start(%q) = %v; want nil", script, err)
 	}
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		if cmd.ProcessState == nil {
 			_ = cmd.Process.Kill() // it may be gone already
 			_ = cmd.Wait()         // its status is of no interest
@@ -104,19 +104,19 @@ func start(t testing.TB, j *Job, script string) *exec.Cmd {
 	return cmd
 }
 
-func deadline(t testing.TB) context.Context {
-	t.Helper()
+func deadline(tb testing.TB) context.Context {
+	tb.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	t.Cleanup(cancel)
+	tb.Cleanup(cancel)
 	return ctx
 }
 
 // until waits for a condition that the kernel does not notify.
-func until(t testing.TB, what string, ok func() bool) {
-	t.Helper()
+func until(tb testing.TB, what string, ok func() bool) {
+	tb.Helper()
 	for end := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("waited %v for %s in vain", patience, what)
+			tb.Fatalf("waited %v for %s in vain", patience, what)
 		}
 	}
 }

@@ -220,8 +220,7 @@ func (j *Job) WaitOOM(ctx context.Context) error {
 	case homeV1:
 		return waitOOM1(ctx, d, name)
 	case homeV2:
-		_, err := watchFile(ctx, d, filepath.Join(name, "memory.events"), func(text string) bool { return fields(text)["oom_kill"] > 0 })
-		return err
+		return watchFile(ctx, d, filepath.Join(name, "memory.events"), func(text string) bool { return fields(text)["oom_kill"] > 0 })
 	case homeNone:
 	}
 	return fmt.Errorf("cannot watch memory of %s: %w: %s", j.Path(), errors.ErrUnsupported, j.group.base.host.why(ControllerMemory))

@@ -201,12 +201,12 @@ func TestCheckName(t *testing.T) {
 	}
 }
 
-const hybridMounts = `30 23 0:26 / /sys/fs/cgroup ro,nosuid - tmpfs tmpfs ro,mode=755
-31 30 0:27 / /sys/fs/cgroup/unified rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate
-34 30 0:30 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,xattr,name=systemd
-36 30 0:32 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct
-37 30 0:33 /docker/4f /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory
-38 30 0:34 / /sys/fs/cgroup/pids\040x rw - cgroup cgroup rw,pids
+const hybridMounts = `30 23 0:26 / /sys/fs/cgroup ro,nosuid - tmpfs none ro,mode=755
+31 30 0:27 / /sys/fs/cgroup/unified rw,nosuid shared:9 - cgroup2 none rw,nsdelegate
+34 30 0:30 / /sys/fs/cgroup/systemd rw - cgroup none rw,xattr,name=systemd
+36 30 0:32 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup none rw,cpu,cpuacct
+37 30 0:33 /docker/4f /sys/fs/cgroup/memory rw - cgroup none rw,memory
+38 30 0:34 / /sys/fs/cgroup/pids\040x rw - cgroup none rw,pids
 `
 
 const controllerTable = `#subsys_name	hierarchy	num_cgroups	enabled

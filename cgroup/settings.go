@@ -2,6 +2,7 @@ package cgroup
 
 import (
 	"fmt"
+	"math"
 	"os"
 	"slices"
 	"strconv"
@@ -233,7 +234,7 @@ func (l Limits) check() error {
 	if l.Memory > 1<<60 || l.Swap > 1<<60 {
 		return fmt.Errorf("cannot set memory limit %d with swap %d: beyond 1 EiB", l.Memory, l.Swap)
 	}
-	if l.CPU != l.CPU || l.CPU > 1<<20 { //nolint:staticcheck // NaN is the one value that differs from itself
+	if math.IsNaN(l.CPU) || l.CPU > 1<<20 {
 		return fmt.Errorf("cannot set cpu limit %g: not a number of cores", l.CPU)
 	}
 	return nil
