@@ -135,7 +135,7 @@ func (s *Session) watch(p *process) {
 	s.wg.Go(func() { s.watchFull(p) })
 	s.wg.Go(func() { s.watchOOM(p) })
 	if wall := st.grant.Timeout.Wall; wall > 0 {
-		s.timer(p, wall-time.Since(p.asked), func() { s.timeUp(p, proto.CauseTimeoutWall) })
+		s.timer(p, wall-time.Since(st.at), func() { s.timeUp(p, proto.CauseTimeoutWall) })
 	}
 	if cpu := st.grant.Timeout.CPU; cpu > 0 {
 		s.wg.Go(func() { s.watchCPU(p, cpu) })
