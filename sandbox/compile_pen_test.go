@@ -1,7 +1,6 @@
 package sandbox
 
 import (
-	"encoding/binary"
 	"errors"
 	"io"
 	"os"
@@ -64,7 +63,6 @@ type pen struct {
 	stderr       *os.File
 	reaped       bool
 	work         string // host directory behind /home/u/work
-	ruleset      string // what the ruleset gave: ABI
 }
 
 // penConfig is what a test changes of a pen.
@@ -77,7 +75,9 @@ type penConfig struct {
 	dir     string // empty: /
 	script  bool
 	wrap    func(start *launch.Start)
-	uid     uint32 // 0: 65533
+	uid     uint32 // 0: 65533, but with root
+	root    bool
+	work    string // host directory behind /home/u/work; empty: a new one
 }
 
 func testFilter(t testing.TB) []unix.SockFilter {
@@ -118,7 +118,10 @@ func newPen(t testing.TB, c penConfig) *pen {
 
 func startPen(t testing.TB, c penConfig, b Build, prog *image.Program, im *os.File) *pen {
 	t.Helper()
-	p := &pen{prog: prog, work: t.TempDir()}
+	p := &pen{prog: prog, work: c.work}
+	if p.work == "" {
+		p.work = t.TempDir()
+	}
 	must := func(f *os.File, err error) *os.File {
 		t.Helper()
 		if err != nil {
@@ -193,7 +196,7 @@ func startPen(t testing.TB, c penConfig, b Build, prog *image.Program, im *os.Fi
 		c.wrap(&s)
 	}
 	uid := c.uid
-	if uid == 0 {
+	if uid == 0 && !c.root {
 		uid = 65533
 	}
 	ids := launch.Registers{UID: uid, GID: uid, InitUID: 65532, InitGID: 65532, Script: c.script, Rows: 24, Cols: 80}
@@ -402,5 +405,3 @@ func output(t testing.TB, c penConfig) (string, string, launch.Ended) {
 	}
 	return string(out), string(errs), e
 }
-
-func hostOrder(b []byte) uint64 { return binary.NativeEndian.Uint64(b) }
