@@ -86,6 +86,9 @@ func newAnswer(t Type) Message {
 		return &ExplainResp{}
 	case TypeResizeResp:
 		return &ResizeResp{}
+	case TypeHandshakeReq, TypePing, TypeShutdown, TypeSpawnReq, TypeWriteReq, TypeKillReq, TypeStatusReq,
+		TypeListReq, TypeWaitReq, TypeStatsReq, TypeExplainReq, TypeResizeReq:
+		return nil
 	}
 	return nil
 }

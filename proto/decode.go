@@ -42,6 +42,9 @@ func newRequest(t Type) (Request, field) {
 		return &ExplainReq{}, fieldCmd
 	case TypeResizeReq:
 		return &ResizeReq{}, fieldProcID | fieldRows | fieldCols
+	case TypeHandshakeResp, TypePong, TypeError, TypeSpawnResp, TypeWriteResp, TypeReadEvent, TypeKillResp, TypeStatusResp,
+		TypeListResp, TypeWaitResp, TypeStatsResp, TypeExplainResp, TypeResizeResp:
+		return nil, 0
 	}
 	return nil, 0
 }
@@ -157,8 +160,8 @@ func fillRequest(req Request, line []byte) *fault {
 	if err == nil {
 		return nil
 	}
-	var sem *json.SemanticError
-	if !errors.As(err, &sem) {
+	sem, ok := errors.AsType[*json.SemanticError](err)
+	if !ok {
 		return &fault{CodeParseError, Detail{}, "cannot read the line: " + plainText(err)}
 	}
 	name := strings.TrimPrefix(string(sem.JSONPointer), "/")
@@ -183,38 +186,36 @@ func wanted(t reflect.Type) string {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
-	switch t.Kind() {
-	case reflect.String:
-		return "a string"
-	case reflect.Bool:
-		return "true or false"
-	case reflect.Int, reflect.Int64:
-		return "an integer of 64 bits, without fraction or exponent"
-	case reflect.Uint16:
-		return "an integer from 0 to 65535"
-	case reflect.Float64:
-		return "a number that 64 bits can hold"
-	case reflect.Slice:
-		return "a list"
-	default:
-		return "an object"
+	words := map[reflect.Kind]string{
+		reflect.String:  "a string",
+		reflect.Bool:    "true or false",
+		reflect.Int64:   "an integer of 64 bits, without fraction or exponent",
+		reflect.Uint16:  "an integer from 0 to 65535",
+		reflect.Float64: "a number that 64 bits can hold",
+		reflect.Slice:   "a list",
 	}
+	if w, ok := words[t.Kind()]; ok {
+		return w
+	}
+	return "an object"
 }
 
 func kindName(k jsontext.Kind) string {
 	switch k {
-	case 'n':
+	case jsontext.KindNull:
 		return "null"
-	case 't', 'f':
+	case jsontext.KindTrue, jsontext.KindFalse:
 		return "true or false"
-	case '"':
+	case jsontext.KindString:
 		return "a string"
-	case '0':
+	case jsontext.KindNumber:
 		return "a number"
-	case '{':
+	case jsontext.KindBeginObject:
 		return "an object"
-	case '[':
+	case jsontext.KindBeginArray:
 		return "a list"
+	case jsontext.KindInvalid, jsontext.KindEndObject, jsontext.KindEndArray:
+		return "this"
 	}
 	return "this"
 }
@@ -371,12 +372,10 @@ func (w *walk) value(name string) error {
 		if err != nil {
 			return err
 		}
-		switch tok.Kind() {
-		case '{', '[':
-			if w.dec.StackDepth() > MaxNesting {
-				w.note(&fault{CodeParseError, Detail{Field: shorten(name), Limit: MaxNesting, Offset: Size(w.dec.InputOffset())}, "objects and lists are nested too deep"})
-			}
-		case '"':
+		switch k := tok.Kind(); {
+		case w.dec.StackDepth() > MaxNesting:
+			w.note(&fault{CodeParseError, Detail{Field: shorten(name), Limit: MaxNesting, Offset: Size(w.dec.InputOffset())}, "objects and lists are nested too deep"})
+		case k == jsontext.KindString:
 			w.text(name, tok.String())
 		}
 		if w.dec.StackDepth() == 1 {
@@ -399,8 +398,7 @@ func (w *walk) note(f *fault) {
 
 func syntaxFault(err error, at int64) *fault {
 	d := Detail{Offset: Size(at)}
-	var syn *jsontext.SyntacticError
-	if errors.As(err, &syn) {
+	if syn, ok := errors.AsType[*jsontext.SyntacticError](err); ok {
 		d = Detail{Offset: Size(syn.ByteOffset), Field: shorten(strings.TrimPrefix(string(syn.JSONPointer), "/"))}
 	}
 	switch {
@@ -419,8 +417,7 @@ func syntaxFault(err error, at int64) *fault {
 // plainText is the cause of a decoder's error without the decoder's own words
 // and without what it quotes of the line, which may be a secret.
 func plainText(err error) string {
-	var syn *jsontext.SyntacticError
-	if errors.As(err, &syn) && syn.Err != nil {
+	if syn, ok := errors.AsType[*jsontext.SyntacticError](err); ok && syn.Err != nil {
 		err = syn.Err
 	}
 	text := err.Error()

@@ -7,10 +7,10 @@ import (
 	"testing"
 	"time"
 
+	"pinfold/proto"
+
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
-
-	"pinfold/proto"
 )
 
 // exported compares messages with the base that they embed.
@@ -258,7 +258,11 @@ func TestWriteReqBytes(t *testing.T) {
 	if bad != nil {
 		t.Fatalf("Decode(binary write) = %s; want a request", bad.Message)
 	}
-	got, err := req.(*proto.WriteReq).Bytes()
+	write, ok := req.(*proto.WriteReq)
+	if !ok {
+		t.Fatalf("Decode(binary write) = %T; want *WriteReq", req)
+	}
+	got, err := write.Bytes()
 	if err != nil || string(got) != string(all) {
 		t.Errorf("Bytes() = %q, %v; want all 256 bytes", got, err)
 	}

@@ -13,9 +13,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"pinfold/proto"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // reference is docs/protocol.md.

@@ -94,9 +94,9 @@ func (h *EventHead) EventSize(n int) int {
 	return len(h.lead[0].text) + len(h.tail) + numbers + 7*n + 4
 }
 
-// AppendGapEvent appends a read/event that says that the bytes of stream from
-// from up to, not including, to were dropped. Its data is {"text":""}, so that a
-// plain client sees nothing.
+// AppendGapEvent appends a read/event that says that the bytes of stream at
+// offsets from up to, not including, to were dropped. Its data is {"text":""}, so
+// that a plain client sees nothing.
 func AppendGapEvent(dst []byte, h *EventHead, stream Stream, seq uint64, from, to int64, form DataForm) []byte {
 	dst = h.open(dst, stream, seq)
 	dst = appendText(dst, nil, form)
@@ -115,13 +115,9 @@ func AppendGapEvent(dst []byte, h *EventHead, stream Stream, seq uint64, from, t
 // or stderr, or killed, and the verdict beside it.
 func AppendFinalEvent(dst []byte, h *EventHead, seq uint64, v *Verdict, form DataForm) []byte {
 	stream := v.Stream()
-	switch {
-	case stream == Killed:
-		// The lead of stdout with another stream.
-		dst = h.open(dst, Stdout, seq)
+	dst = h.open(dst, stream, seq)
+	if stream == Killed { // the lead of stdout with another stream
 		dst = append(dst[:len(dst)-len(`stdout","data":`)], `killed","data":`...)
-	default:
-		dst = h.open(dst, stream, seq)
 	}
 	dst = appendCode(dst, stream, v.Code, form)
 	dst = append(dst, h.tail...)

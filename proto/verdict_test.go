@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"pinfold/proto"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 func fullVerdict() *proto.Verdict {
@@ -92,7 +92,7 @@ func TestFinalEventHasTheWholeVerdict(t *testing.T) {
 
 func TestFinalEventIsJSONWhateverTheFigures(t *testing.T) {
 	h := proto.NewEventHead("p", "r", time.Now())
-	for _, f := range []float64{math.NaN(), math.Inf(1), math.Inf(-1), math.MaxFloat64, math.SmallestNonzeroFloat64, -0.0} {
+	for _, f := range []float64{math.NaN(), math.Inf(1), math.Inf(-1), math.MaxFloat64, math.SmallestNonzeroFloat64, math.Copysign(0, -1)} {
 		v := &proto.Verdict{Cause: "a\xffb", By: "\x00\x1f", Usage: proto.Usage{Wall: proto.Seconds(f)}}
 		e := eventOf(t, proto.AppendFinalEvent(nil, h, 1, v, proto.DataString))
 		if e.Verdict.By != "\x00\x1f" || e.Verdict.Cause != "a\ufffdb" {

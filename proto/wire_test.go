@@ -5,9 +5,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"pinfold/proto"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // The wire examples of the capability's specification, as they stand there.

@@ -64,7 +64,7 @@ func Dial(ctx context.Context, path string) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot connect to %s: %w", path, err)
 	}
-	return New(conn), nil
+	return New(conn), nil //nolint:contextcheck // ctx is for the dialing alone; the client lives until Close
 }
 
 // New is a client over a connection, which it closes.
@@ -131,7 +131,7 @@ func (c *Client) do(ctx context.Context, req proto.Request, waiting *call) (prot
 	case m := <-waiting.answer:
 		return settle(req, m)
 	case <-ctx.Done():
-		c.giveUp(waiting)
+		c.giveUp(waiting) //nolint:contextcheck // ctx is over; what ends the process has a time of its own
 		return nil, fmt.Errorf("cannot wait for the answer to %s: %w", req.Kind(), ctx.Err())
 	case <-c.done:
 	}

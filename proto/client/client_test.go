@@ -13,11 +13,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
-
 	"pinfold/proto"
 	"pinfold/proto/client"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
 func TestEveryRequestGetsItsAnswer(t *testing.T) {
@@ -31,7 +31,9 @@ func TestEveryRequestGetsItsAnswer(t *testing.T) {
 			switch a := a.(type) {
 			case *proto.HandshakeResp:
 				a.SessionID = "s1"
-				a.AcceptedCaps = []proto.AcceptedCap{{Capability: "proc", Enabled: true, Metadata: proto.NewMetadata(req.(*proto.Handshake))}}
+				if h, ok := req.(*proto.Handshake); ok {
+					a.AcceptedCaps = []proto.AcceptedCap{{Capability: "proc", Enabled: true, Metadata: proto.NewMetadata(h)}}
+				}
 			case *proto.KillResp:
 				a.State = proto.StatusKilled
 			case *proto.StatusResp:
@@ -101,7 +103,7 @@ func TestAnswersOutOfOrder(t *testing.T) {
 		}
 		for i := range reqs {
 			req := reqs[n-1-i]
-			p.send(&proto.StatusResp{Reply: proto.Done(req), ProcID: req.(*proto.StatusReq).ProcID})
+			p.send(proto.Answer(req, proto.Done(req))) // names the process that was asked for
 		}
 	})
 	var wg sync.WaitGroup
@@ -169,9 +171,10 @@ func TestRefusalsAreTypedErrors(t *testing.T) {
 		if req == nil {
 			return
 		}
-		refused := proto.Answer(req, proto.Refused(req, proto.CodeDenied, "no rule allows rm", "see pinfold explain"))
-		refused.(*proto.SpawnResp).Denial = &proto.Denial{Final: true}
-		p.send(refused)
+		p.send(&proto.SpawnResp{
+			Reply:  proto.Refused(req, proto.CodeDenied, "no rule allows rm", "see pinfold explain"),
+			Denial: &proto.Denial{Final: true},
+		})
 		if req = p.next(); req != nil {
 			p.send(proto.NewError(req.Base().ID, proto.CodeUnknownType, "no such message"))
 		}
@@ -184,8 +187,11 @@ func TestRefusalsAreTypedErrors(t *testing.T) {
 	})
 	_, err := c.Spawn(ctx, proto.Spawn{Cmd: []string{"rm"}})
 	var e *client.Error
-	if !errors.As(err, &e) || e.Code != proto.CodeDenied || e.Retryable || e.Hint == "" || !e.Response.(*proto.SpawnResp).Denial.Final {
-		t.Errorf("Spawn(rm) = %v; want denied with its hint and response", err)
+	if !errors.As(err, &e) || e.Code != proto.CodeDenied || e.Retryable || e.Hint == "" {
+		t.Fatalf("Spawn(rm) = %v; want denied with its hint", err)
+	}
+	if r, ok := e.Response.(*proto.SpawnResp); !ok || r.Denial == nil || !r.Denial.Final {
+		t.Errorf("Spawn(rm) response = %+v; want the final denial", e.Response)
 	}
 	const want = `cannot do proc/spawn/req: no rule allows rm (denied); see pinfold explain`
 	if err == nil || err.Error() != want {
