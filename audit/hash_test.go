@@ -12,9 +12,9 @@ import (
 	"time"
 )
 
-func program(t *testing.T, dir, name, content string) File {
+func program(t *testing.T, dir, content string) File {
 	t.Helper()
-	path := filepath.Join(dir, name)
+	path := filepath.Join(dir, "x")
 	if err := os.WriteFile(path, []byte(content), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func TestHasher(t *testing.T) {
 	path := filepath.Join(dir, "audit.log")
 	h := NewHasher(open(t, path, Options{}), 8)
 	content := strings.Repeat("program", 300_000)
-	f := program(t, dir, "x", content)
+	f := program(t, dir, content)
 	if got := h.Lookup(f); got != f {
 		t.Errorf("Lookup() at first = %+v; want no hash yet", got)
 	}
@@ -83,11 +83,11 @@ func TestHasherNoticesAnotherFile(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "audit.log")
 	h := NewHasher(open(t, path, Options{}), 8)
-	f := program(t, dir, "x", "old")
+	f := program(t, dir, "old")
 	if err := os.Remove(f.Path); err != nil {
 		t.Fatal(err)
 	}
-	program(t, dir, "x", "newer")
+	program(t, dir, "newer")
 	gone := f
 	gone.Path, gone.ID.Ino = filepath.Join(dir, "absent"), 1
 	h.Lookup(f)
@@ -119,7 +119,7 @@ func TestHasherIsBounded(t *testing.T) {
 func TestHashFileStops(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if sum, err := hashFile(ctx, program(t, t.TempDir(), "x", "y")); err == nil {
+	if sum, err := hashFile(ctx, program(t, t.TempDir(), "y")); err == nil {
 		t.Errorf("hashFile(cancelled) = %s, nil; want an error", sum)
 	}
 }

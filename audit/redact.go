@@ -24,7 +24,7 @@ const (
 func RedactArgs(args []string) []string {
 	out := make([]string, 0, min(len(args), maxWords))
 	short := shortOptions(args)
-	hideNext := false
+	hideNext, script := false, false
 	total := 0
 	for i, arg := range args {
 		if i > maxWords || total > maxTotal { // bound cuts here too; what is after it need not be searched
@@ -33,13 +33,15 @@ func RedactArgs(args []string) []string {
 		}
 		word := RedactText(arg)
 		whole, isWhole := wholeValue(arg)
+		isWhole = isWhole && !script // a shell's script is not one assignment
+		script = arg == "-c"
 		switch {
 		case i == 0:
 		case hideNext:
 			hideNext, word = false, Hidden
 		case short.hides(arg):
 			word = arg[:2] + Hidden
-		case isWhole && args[i-1] != "-c": // a shell's script is not one assignment
+		case isWhole:
 			word = cut(whole)
 		default:
 			hideNext = short.takes(arg) || optionTakesSecret(arg)

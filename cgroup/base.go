@@ -26,13 +26,14 @@ const (
 
 // Base is the subtree that belongs to one daemon. Its methods may be called from several goroutines, except Close.
 type Base struct {
-	backend Backend
-	host    host
-	hiers   []hier // [0] is the v2 tree
-	callers *Group
-	v2path  string // cgroup of the base as /proc/<pid>/cgroup shows it
-	back    string // directory of the cgroup that we moved out of; empty: not moved
-	toggled string // file of the controllers that we switched on above the base; empty: none
+	backend     Backend
+	controllers []string // used where they are on the v2 tree
+	host        host
+	hiers       []hier // [0] is the v2 tree
+	callers     *Group
+	v2path      string // cgroup of the base as /proc/<pid>/cgroup shows it
+	back        string // directory of the cgroup that we moved out of; empty: not moved
+	toggled     string // file of the controllers that we switched on above the base; empty: none
 }
 
 // hier is the base's place in one hierarchy.
@@ -66,7 +67,12 @@ func Open(path, state string) (*Base, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Base{backend: BackendUnified, host: host{home: map[string]home{}, lack: map[string]string{}}}
+	return openAt(f, at, controllersV2())
+}
+
+// openAt opens the base at a place; controllers are those that are used where they are on the v2 tree.
+func openAt(f facts, at place, controllers []string) (*Base, error) {
+	b := &Base{backend: BackendUnified, controllers: controllers, host: host{home: map[string]home{}, lack: map[string]string{}}}
 	if err := b.open(f, at); err != nil {
 		return nil, errors.Join(err, b.Close())
 	}
@@ -78,7 +84,7 @@ func (b *Base) open(f facts, at place) error {
 	if err := b.openV2(f, at); err != nil {
 		return err
 	}
-	for _, c := range controllersV1 {
+	for _, c := range controllersV1() {
 		if t, ok := f.v1[c]; ok {
 			b.backend = BackendHybrid
 			b.openV1(f, c, t, at)

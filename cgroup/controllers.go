@@ -11,7 +11,9 @@ import (
 )
 
 // controllersV2 are those that are used where they are on the v2 tree.
-var controllersV2 = []string{ControllerMemory, ControllerPids, ControllerCPU, ControllerIO}
+func controllersV2() []string {
+	return []string{ControllerMemory, ControllerPids, ControllerCPU, ControllerIO}
+}
 
 // enableV2 finds which controllers the v2 tree can give and switches them on down to the base's children.
 func (b *Base) enableV2(f facts, at place) error {
@@ -22,7 +24,7 @@ func (b *Base) enableV2(f facts, at place) error {
 	if err != nil {
 		return err
 	}
-	for _, c := range controllersV2 {
+	for _, c := range b.controllers {
 		if b.host.home[c] == homeNone && slices.Contains(have, c) {
 			want = append(want, c)
 		}
@@ -33,9 +35,11 @@ func (b *Base) enableV2(f facts, at place) error {
 	if err := b.vacate(at); err != nil {
 		return err
 	}
-	if at.v2 != f.v2.mount && len(at.v2) > len(f.v2.mount) {
-		b.enableAbove(f.v2.mount, above, want)
+	from := f.v2.mount
+	if at.found {
+		from = at.own // never above our own cgroup: that is somebody else's
 	}
+	b.enableAbove(from, above, want)
 	text, err := root.read("cgroup.controllers")
 	if err != nil {
 		return err
@@ -54,14 +58,14 @@ func (b *Base) enableV2(f facts, at place) error {
 	return nil
 }
 
-// enableAbove switches controllers on from the mount down to the directory above the base, as far as we may: what
+// enableAbove switches controllers on from one directory down to the one above the base, as far as we may: what
 // could not be switched on shows as missing in the base's cgroup.controllers.
-func (b *Base) enableAbove(mount, above string, want []string) {
-	rel, err := filepath.Rel(mount, above)
-	if err != nil {
+func (b *Base) enableAbove(from, above string, want []string) {
+	rel, err := filepath.Rel(from, above)
+	if err != nil || !filepath.IsLocal(rel) {
 		return
 	}
-	at := mount
+	at := from
 	for _, name := range append([]string{"."}, strings.Split(rel, "/")...) {
 		at = filepath.Join(at, name)
 		file := filepath.Join(at, "cgroup.subtree_control")
@@ -133,7 +137,7 @@ func (b *Base) leave() error {
 	}
 	root := b.hiers[0].base
 	var errs []error
-	for _, c := range controllersV2 {
+	for _, c := range b.controllers {
 		if b.host.home[c] != homeV2 {
 			continue
 		}
@@ -149,7 +153,7 @@ func (b *Base) leave() error {
 
 // noteLacks says for every controller without a home why, and for swap where its file is missing.
 func (b *Base) noteLacks(f facts) {
-	for _, c := range controllersV2 {
+	for _, c := range b.controllers {
 		if b.host.home[c] != homeNone || b.host.lack[c] != "" {
 			continue
 		}

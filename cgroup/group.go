@@ -224,7 +224,7 @@ func (g *Group) room(list []Setting, f Force) error {
 // enableFor switches on, for the children of up, those controllers of the v2 tree that limits l or accounting need.
 func (g *Group) enableFor(up *Group, l Limits, accounting []string) error {
 	var need []string
-	for _, c := range controllersV2 {
+	for _, c := range g.base.controllers {
 		if g.base.host.home[c] == homeV2 && (l.limited(c) || slices.Contains(accounting, c)) {
 			need = append(need, c)
 		}

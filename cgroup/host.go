@@ -16,7 +16,9 @@ import (
 const delegateCure = "start it with: systemd-run --user --scope -p Delegate=yes COMMAND (as root without --user)"
 
 // controllersV1 are the only v1 hierarchies that are used; the kernel's name of io there is blkio.
-var controllersV1 = []string{ControllerMemory, ControllerPids, ControllerCPU}
+func controllersV1() []string {
+	return []string{ControllerMemory, ControllerPids, ControllerCPU}
+}
 
 // tree is one mounted cgroup hierarchy.
 type tree struct {
@@ -92,7 +94,7 @@ func (f *facts) addMount(line string) {
 		}
 	case "cgroup":
 		t.controllers = strings.Split(kind[2], ",")
-		for _, c := range controllersV1 {
+		for _, c := range controllersV1() {
 			if _, have := f.v1[c]; !have && slices.Contains(t.controllers, c) {
 				f.v1[c] = t
 			}

@@ -88,7 +88,7 @@ func (j *Job) enable(d dir) error {
 		return err
 	}
 	var list []string
-	for _, c := range controllersV2 {
+	for _, c := range g.base.controllers {
 		if g.base.host.home[c] == homeV2 && (j.limits.limited(c) || slices.Contains(accounting, c)) {
 			list = append(list, "+"+c)
 		}

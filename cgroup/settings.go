@@ -150,7 +150,7 @@ func (h host) why(controller string) string {
 }
 
 func (h host) memory(l Limits, p part) []Setting {
-	out := []Setting{h.one(ControllerMemory, "memory.limit_in_bytes", "memory.max", bytes(l.Memory))}
+	out := []Setting{h.one(ControllerMemory, "memory.limit_in_bytes", "memory.max", decimal(l.Memory))}
 	if p == partJob && h.home[ControllerMemory] == homeV2 {
 		// memory.oom.group: Linux 4.19, Documentation/admin-guide/cgroup-v2.rst. Left to itself the kernel ends one task.
 		out = append(out, Setting{Controller: ControllerMemory, File: "memory.oom.group", Value: "1"})
@@ -159,7 +159,7 @@ func (h host) memory(l Limits, p part) []Setting {
 }
 
 func (h host) swap(l Limits) Setting {
-	s := Setting{Controller: ControllerSwap, Value: bytes(l.Swap)}
+	s := Setting{Controller: ControllerSwap, Value: decimal(l.Swap)}
 	switch {
 	case h.lack[ControllerSwap] != "" || h.home[ControllerMemory] == homeNone:
 		s.State, s.Why = StateUnsupported, h.why(ControllerSwap)
@@ -168,7 +168,7 @@ func (h host) swap(l Limits) Setting {
 	case l.Memory <= 0:
 		s.State, s.Why = StateUnsupported, "on cgroup v1 swap is limited together with memory: set a memory limit too"
 	default: // v1 counts memory and swap together
-		s.File, s.Value = "memory.memsw.limit_in_bytes", bytes(l.Memory+l.Swap)
+		s.File, s.Value = "memory.memsw.limit_in_bytes", decimal(l.Memory+l.Swap)
 	}
 	return s
 }
@@ -240,6 +240,6 @@ func (l Limits) check() error {
 	return nil
 }
 
-func bytes(b Bytes) string {
+func decimal(b Bytes) string {
 	return strconv.FormatInt(int64(b), 10)
 }
