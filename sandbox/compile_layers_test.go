@@ -131,12 +131,12 @@ func TestUserNamespace(t *testing.T) {
 		t.Skipf("user.max_user_namespaces = %q, %v", b, err)
 	}
 	tests := []struct {
-		name   string
-		root   bool
-		uid    uint32 // inside
-		maps   []syscall.SysProcIDMap
-		want   string
-		proc   ProcView
+		name string
+		root bool
+		uid  uint32 // inside
+		maps []syscall.SysProcIDMap
+		want string
+		proc ProcView
 	}{
 		{"same ids", false, 65533, []syscall.SysProcIDMap{
 			{ContainerID: 0, HostID: 65532, Size: 1}, {ContainerID: 65533, HostID: 65533, Size: 1}, {ContainerID: 65532, HostID: 65531, Size: 1},

@@ -46,6 +46,11 @@ func Run(s Start) (int, *os.File, error) {
 	if len(s.Argv) == 0 {
 		return 0, nil, fmt.Errorf("cannot start %s: argv is empty", s.Program)
 	}
+	for n := range s.Files {
+		if n < 0 || n >= aboveFixed {
+			return 0, nil, fmt.Errorf("cannot start %s: descriptor number %d is not below %d", s.Program, n, aboveFixed)
+		}
+	}
 	pidfd := -1
 	sys := &syscall.SysProcAttr{
 		Cloneflags:                 s.Flags,
