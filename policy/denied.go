@@ -33,7 +33,7 @@ func (r Rule) String() string {
 }
 
 // Denied is a refusal with everything that a person or an agent needs to go on.
-type Denied struct {
+type Denied struct { //nolint:errname // the answer "no", and an error: every reader of a decision calls it so
 	Code    Code
 	Op      string // the operation: connect, execute, work in, set, use profile
 	Object  string // what it was to be done to

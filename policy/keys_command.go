@@ -11,7 +11,7 @@ func commandKeys() []key { return keysOf(commandFields()) }
 func commandFields() []field[command] {
 	return []field[command]{
 		{key{"path", plain(shapeText), "", "", "The program: a bare name or an absolute path."}, func(d *decoder, n *node, t *command) {
-			t.name, _ = d.program(n)
+			t.name = d.program(n)
 		}},
 		{key{"args", objectOf(argsKeys), "", "any arguments", "Patterns for its arguments. They are guard-rails; the pen is the boundary."}, func(d *decoder, n *node, t *command) {
 			decodeMap(d, n, "args", argsFields(), t)
@@ -52,7 +52,7 @@ func (d *decoder) commands(n *node) []command {
 				d.problem(item.pos, "a command without path", "")
 			}
 		} else {
-			c.name, _ = d.program(item)
+			c.name = d.program(item)
 		}
 		if c.name != "" {
 			out = append(out, c)
@@ -70,15 +70,15 @@ func hasKey(n *node, name string) bool {
 	return false
 }
 
-// program reads a bare name or an absolute path.
-func (d *decoder) program(n *node) (string, bool) {
+// program reads a bare name or an absolute path; empty: a problem.
+func (d *decoder) program(n *node) string {
 	text, ok := d.word(n)
 	if !ok {
-		return "", false
+		return ""
 	}
-	bad := func(why, hint string) (string, bool) {
+	bad := func(why, hint string) string {
 		d.problem(n.pos, fmt.Sprintf("%q: %s", text, why), hint)
-		return "", false
+		return ""
 	}
 	switch {
 	case text == "":
@@ -94,13 +94,13 @@ func (d *decoder) program(n *node) (string, bool) {
 	case text == "." || text == "..":
 		return bad("not a program", "")
 	case !strings.Contains(text, "/"):
-		return text, true
+		return text
 	case !path.IsAbs(text):
 		return bad("neither a bare name nor an absolute path", "such as python3 or /usr/bin/git")
 	case path.Clean(text) != text || text == "/":
 		return bad("not a clean path", "write "+path.Clean(text))
 	}
-	return text, true
+	return text
 }
 
 func (d *decoder) patterns(n *node) []pattern {

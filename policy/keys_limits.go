@@ -40,7 +40,7 @@ func tmpKeys() []key { return keysOf(tmpFields()) }
 
 func tmpFields() []field[fsRule] {
 	return []field[fsRule]{
-		{key{"size", plain(shapeSize), "size", Bytes(defaultTmpSize).String(), "Its size, in memory."}, func(d *decoder, n *node, t *fsRule) {
+		{key{"size", plain(shapeSize), "size", defaultTmpSize.String(), "Its size, in memory."}, func(d *decoder, n *node, t *fsRule) {
 			keep(n, &t.tmpSize)(d.size(n, 64*KiB, neverOff))
 		}},
 		{key{"exec", plain(shapeSwitch), "", "false", "Whether files in it may be executed. Needs `exec: anything`. Build tools want it; the embedded default policy has it."}, func(d *decoder, n *node, t *fsRule) {
@@ -75,7 +75,7 @@ func cgroupKeys() []key { return keysOf(cgroupFields()) }
 
 func cgroupFields() []field[cgroupRule] {
 	return []field[cgroupRule]{
-		{key{"memory", plain(shapeSize).orWords("off"), "size", Bytes(defaultMemory).String(), "Memory; beyond it the process is ended and the verdict says so."}, func(d *decoder, n *node, t *cgroupRule) {
+		{key{"memory", plain(shapeSize).orWords("off"), "size", defaultMemory.String(), "Memory; beyond it the process is ended and the verdict says so."}, func(d *decoder, n *node, t *cgroupRule) {
 			keep(n, &t.memory)(d.size(n, MiB, mayBeOff))
 		}},
 		{key{"swap", plain(shapeSize).orWords("off"), "size", "0", "Swap besides, where the host counts it."}, func(d *decoder, n *node, t *cgroupRule) {
@@ -134,7 +134,7 @@ func outputKeys() []key { return keysOf(outputFields()) }
 
 func outputFields() []field[outputRule] {
 	return []field[outputRule]{
-		{key{"keep", plain(shapeSize), "size", Bytes(defaultKeep).String(), "How much of each stream stays readable, and how far its owner may fall behind."}, func(d *decoder, n *node, t *outputRule) {
+		{key{"keep", plain(shapeSize), "size", defaultKeep.String(), "How much of each stream stays readable, and how far its owner may fall behind."}, func(d *decoder, n *node, t *outputRule) {
 			keep(n, &t.keep)(d.size(n, 64*KiB, neverOff))
 		}},
 		{key{"limit", plain(shapeSize).orWords("off"), "size", "off", "How much a stream may have in all; beyond it the process is ended."}, func(d *decoder, n *node, t *outputRule) {

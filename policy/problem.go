@@ -30,7 +30,7 @@ func (p Problem) String() string {
 }
 
 // Problems are all problems of all sources, ordered by source, line and column.
-type Problems struct {
+type Problems struct { //nolint:errname // a list that is read as one, and an error as a whole
 	List []Problem
 }
 

@@ -135,7 +135,7 @@ func (w *walk) belowUnder(dir Fact) bool {
 			continue
 		}
 		u := w.f.Under[i]
-		if u.Kind == KindDir && u.Err == "" && path.IsAbs(u.Path) && below(dir.Path, path.Clean(u.Path)) && !(u.ID.Ino != 0 && u.ID == dir.ID) {
+		if u.Kind == KindDir && u.Err == "" && path.IsAbs(u.Path) && below(dir.Path, path.Clean(u.Path)) && (u.ID.Ino == 0 || u.ID != dir.ID) {
 			return true
 		}
 	}

@@ -71,7 +71,8 @@ func (d *decoder) readYAML(s Source) *node {
 			continue
 		}
 		if body != nil {
-			d.problem(d.at(doc.Body.GetToken()), "a second document in one file", "put it into a file of its own")
+			pos := d.at(doc.Body.GetToken())
+			d.problem(Pos{d.file, pos.Line, 1}, "a second document in one file", "put it into a file of its own")
 			return nil
 		}
 		body = doc.Body
@@ -148,22 +149,17 @@ func (d *decoder) allowedTokens(tokens token.Tokens) bool {
 				return false
 			}
 		}
-		switch t.Type {
-		case token.AnchorType, token.AliasType, token.MergeKeyType:
-			refuse(t, "anchors and aliases are not part of a policy", "use extends")
-		case token.TagType:
-			refuse(t, "tags are not part of a policy", "quote the value instead")
-		case token.MappingKeyType:
-			refuse(t, "a key must be a plain word", "")
-		case token.DirectiveType:
-			refuse(t, "directives are not part of a policy", "")
-		case token.SequenceStartType, token.MappingStartType:
+		if text, hint := foreign(t.Type); text != "" {
+			refuse(t, text, hint)
+		}
+		if t.Type == token.SequenceStartType || t.Type == token.MappingStartType {
 			flow++
-		case token.SequenceEndType, token.MappingEndType:
+		}
+		if t.Type == token.SequenceEndType || t.Type == token.MappingEndType {
 			flow--
-		case token.SequenceEntryType:
+		}
+		if t.Type == token.SequenceEntryType {
 			opened++
-		default:
 		}
 		if flow > maxNesting || opened > maxNesting {
 			refuse(t, "nested too deeply", "")
@@ -171,6 +167,23 @@ func (d *decoder) allowedTokens(tokens token.Tokens) bool {
 		}
 	}
 	return ok
+}
+
+// foreign says why a kind of token has no place in a policy; empty: it has one.
+func foreign(t token.Type) (text, hint string) {
+	if t == token.AnchorType || t == token.AliasType || t == token.MergeKeyType {
+		return "anchors and aliases are not part of a policy", "use extends"
+	}
+	if t == token.TagType {
+		return "tags are not part of a policy", "quote the value instead"
+	}
+	if t == token.MappingKeyType {
+		return "a key must be a plain word", ""
+	}
+	if t == token.DirectiveType {
+		return "directives are not part of a policy", ""
+	}
+	return "", ""
 }
 
 func (d *decoder) convert(n ast.Node, depth int) *node {
