@@ -69,6 +69,10 @@ func explain(f Feature, b *blocked, h host) Finding {
 		out.Why, out.Fix = why, fix
 		return out
 	}
+	if f == FeatureSetIDs && b.errno == unix.EINVAL {
+		out.Why, out.Fix = out.Why+": only one uid is mapped into the user namespace", cureRoot
+		return out
+	}
 	switch b.errno { //nolint:exhaustive // every other errno means that the kernel has it and something is in the way
 	case unix.ENOSYS:
 		out.Why += ": the kernel does not have it, or a container's seccomp profile hides it"

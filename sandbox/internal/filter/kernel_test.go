@@ -21,7 +21,7 @@ import (
 // The tests below install filters in processes of their own: this test's
 // binary, started again with one of these variables.
 const (
-	envTry  = "PINFOLD_FILTER_TRY"  // "NAME ARG...": make the call and print its errno
+	envTry  = "PINFOLD_FILTER_TRY"  // "NAME ARG...;…": make the calls and print their errnos
 	envBase = "PINFOLD_FILTER_BASE" // base of the filter; "none" installs none
 	envRun  = "PINFOLD_FILTER_RUN"  // any value: execute the arguments under the filter
 )
@@ -62,32 +62,39 @@ func confine(base string) error {
 }
 
 func tryChild(what string) int {
-	words := strings.Fields(what)
-	nr, err := strconv.ParseUint(words[0], 0, 64)
-	if err != nil {
-		n, ok := Number(Arch(runtime.GOARCH), words[0])
-		if !ok {
-			fmt.Fprintf(os.Stderr, "no call %q\n", words[0])
-			return 2
-		}
-		nr = uint64(n)
-	}
-	var args [6]uintptr
-	for i, w := range words[1:] {
-		v, err := strconv.ParseUint(w, 0, 64)
+	var calls [][7]uintptr
+	for call := range strings.SplitSeq(what, ";") {
+		c, err := parseCall(call)
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 2
 		}
-		args[i] = uintptr(v)
+		calls = append(calls, c)
 	}
 	if err := confine(os.Getenv(envBase)); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 2
 	}
-	_, _, errno := unix.RawSyscall6(uintptr(nr), args[0], args[1], args[2], args[3], args[4], args[5])
-	os.Stdout.WriteString(strconv.Itoa(int(errno)) + "\n")
+	for _, c := range calls {
+		_, _, errno := unix.RawSyscall6(c[0], c[1], c[2], c[3], c[4], c[5], c[6])
+		os.Stdout.WriteString(strconv.Itoa(int(errno)) + "\n")
+	}
 	return 0
+}
+
+func parseCall(call string) (c [7]uintptr, err error) {
+	words := strings.Fields(call)
+	if nr, ok := Number(Arch(runtime.GOARCH), words[0]); ok {
+		words[0] = strconv.Itoa(int(nr))
+	}
+	for i, w := range words {
+		v, err := strconv.ParseUint(w, 0, 64)
+		if err != nil {
+			return c, err
+		}
+		c[i] = uintptr(v)
+	}
+	return c, nil
 }
 
 func runChild(argv []string) int {
@@ -102,22 +109,30 @@ func runChild(argv []string) int {
 	return 126
 }
 
-// try makes a call under base and returns its errno.
-func try(t *testing.T, base, call string) syscall.Errno {
+// try makes calls under base, one after the other in one process, and returns
+// their errnos.
+func try(t *testing.T, base string, calls ...string) []syscall.Errno {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
-	cmd.Env = append(os.Environ(), envTry+"="+call, envBase+"="+base)
+	cmd.Env = append(os.Environ(), envTry+"="+strings.Join(calls, ";"), envBase+"="+base)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
-		t.Fatalf("%s under %s: %v, %s; want an errno", call, base, err, stderr.String())
+		t.Fatalf("%q under %s: %v, %s; want errnos", calls, base, err, stderr.String())
 	}
-	n, err := strconv.Atoi(strings.TrimSpace(string(out)))
-	if err != nil {
-		t.Fatalf("%s under %s printed %q; want a number", call, base, out)
+	var got []syscall.Errno
+	for _, w := range strings.Fields(string(out)) {
+		n, err := strconv.Atoi(w)
+		if err != nil {
+			t.Fatalf("%q under %s printed %q; want numbers", calls, base, out)
+		}
+		got = append(got, syscall.Errno(n))
 	}
-	return syscall.Errno(n)
+	if len(got) != len(calls) {
+		t.Fatalf("%q under %s printed %d numbers; want %d", calls, base, len(got), len(calls))
+	}
+	return got
 }
 
 // attack is one call that must be refused by the filter. Its arguments are such
@@ -163,16 +178,19 @@ func attacks() []attack {
 // TestKernelRefuses makes each call under the filter and, as root, without it:
 // the answers must differ, so that it is the filter that refuses.
 func TestKernelRefuses(t *testing.T) {
-	for _, a := range attacks() {
-		t.Run(strings.ReplaceAll(a.call, " ", "_"), func(t *testing.T) {
-			t.Parallel()
-			if got := try(t, Default, a.call); got != a.want {
-				t.Errorf("%s = %v; want %v", a.call, got, a.want)
-			}
-			if got := try(t, "none", a.call); got == unix.EPERM && os.Geteuid() == 0 && !hostRefuses(a.call) {
-				t.Errorf("%s without a filter = %v; want another answer", a.call, got)
-			}
-		})
+	list := attacks()
+	var calls []string
+	for _, a := range list {
+		calls = append(calls, a.call)
+	}
+	filtered, plain := try(t, Default, calls...), try(t, "none", calls...)
+	for i, a := range list {
+		if filtered[i] != a.want {
+			t.Errorf("%s = %v; want %v", a.call, filtered[i], a.want)
+		}
+		if plain[i] == unix.EPERM && os.Geteuid() == 0 && !hostRefuses(a.call) {
+			t.Errorf("%s without a filter = %v; want another answer", a.call, plain[i])
+		}
 	}
 }
 
@@ -182,19 +200,20 @@ func hostRefuses(call string) bool {
 }
 
 func TestKernelAllows(t *testing.T) {
-	for _, call := range []string{
+	calls := []string{
 		"getpid", "socket 1 1 0", "socket 2 1 6", "socket 10 2 0", "socket 16 3 0", "personality 0xffffffff", "prctl 3 0 0 0 0",
 		"memfd_create 0", "fchmod 99 0755", "openat 99 1 0100 0644", "mkdirat 99 1 0755", "mknodat 99 1 010644 0", "ioctl 99 0x5401 1",
-	} {
-		if got := try(t, Default, call); got == unix.EPERM || got == unix.ENOSYS {
-			t.Errorf("%s = %v; want the kernel's own answer", call, got)
+	}
+	for i, got := range try(t, Default, calls...) {
+		if got == unix.EPERM || got == unix.ENOSYS {
+			t.Errorf("%s = %v; want the kernel's own answer", calls[i], got)
 		}
 	}
-	if got := try(t, Default+"-nomemfd", "memfd_create 0"); got != unix.EPERM {
-		t.Errorf("memfd_create where it is refused = %v; want EPERM", got)
+	if got := try(t, Default+"-nomemfd", "memfd_create 0"); got[0] != unix.EPERM {
+		t.Errorf("memfd_create where it is refused = %v; want EPERM", got[0])
 	}
-	if got := try(t, Strict, "msgget 0 0"); got != unix.EPERM {
-		t.Errorf("msgget under strict = %v; want EPERM", got)
+	if got := try(t, Strict, "msgget 0 0"); got[0] != unix.EPERM {
+		t.Errorf("msgget under strict = %v; want EPERM", got[0])
 	}
 }
 
