@@ -67,7 +67,7 @@ func (d *daemon) read(log *slog.Logger, c *socket.Conn, s *session.Session) {
 		var req proto.Request
 		switch {
 		case errors.Is(err, socket.ErrTooLong):
-			fault = tooLong()
+			fault = proto.TooLarge()
 		case errors.Is(err, socket.ErrOtherUID):
 			log.Warn("bytes of another uid over a passed connection, closing it", slog.String("session", s.ID()))
 			s.Refuse(proto.NewError("", proto.CodeUnauthorized, "cannot take a frame: it was sent by another uid than the one that connected"))
@@ -92,12 +92,6 @@ func (d *daemon) read(log *slog.Logger, c *socket.Conn, s *session.Session) {
 	}
 }
 
-func tooLong() *proto.ErrorMsg {
-	e := proto.NewError("", proto.CodeFrameTooLarge, fmt.Sprintf("cannot take a frame of more than %d bytes", proto.MaxFrame))
-	e.Detail.Limit = proto.MaxFrame
-	return e
-}
-
 // refusedError is why a connection got no session.
 type refusedError struct {
 	reason proto.Reason
@@ -114,23 +108,23 @@ func (d *daemon) handshake(c *socket.Conn, file *os.File) (*session.Session, err
 	}
 	line, err := c.ReadFrame()
 	if errors.Is(err, socket.ErrTooLong) {
-		return nil, d.send(c, tooLong(), err)
+		return nil, d.send(c, proto.TooLarge(), err)
 	}
 	if err != nil {
 		return nil, err
 	}
 	req, fault := proto.Decode(line)
-	if fault != nil {
-		if fault.Code == proto.CodeVersionMismatch {
-			return nil, d.send(c, &proto.HandshakeResp{
-				Reply:  proto.Reply{ReqID: fault.ReqID, Error: fault.Message, Code: fault.Code},
-				Reason: proto.ReasonVersionMismatch, AcceptedCaps: []proto.AcceptedCap{},
-			}, errors.New(fault.Message))
-		}
-		return nil, d.send(c, fault, errors.New(fault.Message))
-	}
 	h, ok := req.(*proto.Handshake)
-	if !ok {
+	switch {
+	case ok && fault != nil:
+		return nil, d.send(c, &proto.HandshakeResp{
+			Reply: proto.Refused(h, fault.Code, fault.Message, ""), Reason: proto.ReasonVersionMismatch, AcceptedCaps: []proto.AcceptedCap{},
+		}, errors.New(fault.Message))
+	case fault != nil && fault.Code != proto.CodeVersionMismatch:
+		return nil, d.send(c, fault, errors.New(fault.Message))
+	case fault != nil:
+		return nil, d.send(c, proto.NewError(fault.ReqID, proto.CodeUnauthorized, "cannot take a message before the handshake"), errors.New(fault.Message))
+	case !ok:
 		text := fmt.Sprintf("cannot take a %s before the handshake", req.Kind())
 		return nil, d.send(c, proto.NewError(req.Base().ID, proto.CodeUnauthorized, text), errors.New(text))
 	}
