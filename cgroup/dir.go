@@ -61,10 +61,10 @@ func (d *dir) close() error {
 	return nil
 }
 
-// mkdir makes the cgroup name below d.
+// mkdir makes the cgroup name below d; ErrGone if d itself was removed.
 func (d dir) mkdir(name string) error {
 	if _, err := retry(func() (int, error) { return 0, unix.Mkdirat(d.fd, name, 0o755) }); err != nil {
-		return d.at("mkdirat", name, err)
+		return gone(d.at("mkdirat", name, err))
 	}
 	return nil
 }
