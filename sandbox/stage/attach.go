@@ -19,7 +19,7 @@ type mounts struct {
 	attach  []*holder
 	files   []int // indexes of the attaches that are not directories
 	states  []sandbox.DenyState
-	masked  []string
+	masked  map[string]cover
 	made    []*place
 	ruleset *os.File
 	abi     int
@@ -64,13 +64,10 @@ func (s *server) build(p *profile, c *sandbox.Command, peer linux.Peer, attach [
 			m.files = append(m.files, i)
 		}
 	}
-	d := &denier{s: s, f: &p.Profile, peer: peer, holders: append([]*holder{m.view}, m.attach...), masked: map[string]bool{}}
+	d := &denier{s: s, f: &p.Profile, peer: peer, holders: append([]*holder{m.view}, m.attach...), masked: map[string]cover{}}
 	err = d.apply()
 	d.close()
-	m.made, m.states = d.made, d.states
-	for path := range d.masked {
-		m.masked = append(m.masked, path)
-	}
+	m.made, m.states, m.masked = d.made, d.states, d.masked
 	if err != nil {
 		return m, err
 	}

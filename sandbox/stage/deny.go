@@ -23,6 +23,15 @@ type holder struct {
 	id   sandbox.Identity
 }
 
+// cover says how a denied path is held.
+type cover string
+
+// Covers.
+const (
+	coverMask     cover = "mask"     // neither read nor written
+	coverReadOnly cover = "readonly" // bound onto itself read-only
+)
+
 // denier masks denied paths and pins the directories above them, all on trees
 // that nobody sees yet and through descriptors alone, so that no name that is
 // swapped meanwhile can lead it astray.
@@ -31,7 +40,7 @@ type denier struct {
 	f       *sandbox.Profile
 	peer    linux.Peer
 	holders []*holder // the view is the first
-	masked  map[string]bool
+	masked  map[string]cover
 	states  []sandbox.DenyState
 	made    []*place // placeholders that this pen needs
 }
@@ -63,8 +72,8 @@ func (d *denier) close() {
 // followed.
 func (d *denier) deny(y sandbox.Deny, p string, links int) (sandbox.DenyState, error) {
 	held := sandbox.DenyState{Layer: "mount"}
-	for m := range d.masked {
-		if sandbox.Below(p, m) {
+	for m, c := range d.masked {
+		if sandbox.Below(p, m) && (c == coverMask || y.Readable) {
 			return held, nil
 		}
 	}
@@ -89,7 +98,7 @@ func (d *denier) deny(y sandbox.Deny, p string, links int) (sandbox.DenyState, e
 				return sandbox.DenyState{Layer: "none", Absent: y.Absent}, err
 			}
 			defer linux.CloseAll(f)
-			d.masked[path.Join(h.path, at, name)] = true
+			d.masked[path.Join(h.path, at, name)] = coverMask
 			held.Absent = y.Absent
 			return held, d.s.masks.cover(f, unix.S_IFDIR)
 		}
@@ -132,10 +141,11 @@ func (d *denier) step(y sandbox.Deny, h *holder, f *os.File, here string, rest [
 	}
 	if link || len(rest) == 0 {
 		d.share(h, st)
-		if y.Readable && !link {
-			return nil, true, shut(f)
+		if y.Readable {
+			d.masked[full] = coverReadOnly
+			return nil, true, h.readOnly(f, here)
 		}
-		d.masked[full] = true
+		d.masked[full] = coverMask
 		return nil, true, d.s.masks.cover(f, st.Mode)
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
@@ -143,20 +153,6 @@ func (d *denier) step(y sandbox.Deny, h *holder, f *os.File, here string, rest [
 	}
 	next, err = h.pin(f, here)
 	return next, false, err
-}
-
-// shut binds a file or directory onto itself read-only: it can be read and not be
-// written, renamed or removed.
-func shut(f *os.File) error {
-	m, err := linux.CloneMount(f, linux.One)
-	if err != nil {
-		return err
-	}
-	defer linux.CloseAll(m)
-	if err := linux.SetMount(m, linux.One, linux.Attr{Set: unix.MOUNT_ATTR_RDONLY, Private: true}); err != nil {
-		return err
-	}
-	return linux.MoveMount(m, f)
 }
 
 // pin binds the directory that f is open on onto itself, so that it can be
@@ -179,6 +175,28 @@ func (h *holder) pin(f *os.File, here string) (*os.File, error) {
 	}
 	h.pins[here] = p
 	return p, nil
+}
+
+// readOnly binds what f is open on onto itself, so that it can be read as before
+// but neither written, renamed nor removed.
+func (h *holder) readOnly(f *os.File, here string) error {
+	p, err := linux.CloneMount(f, linux.Tree) // with the masks that are in it
+	if err != nil {
+		return err
+	}
+	err = linux.SetMount(p, linux.One, linux.Attr{Set: unix.MOUNT_ATTR_RDONLY, Private: true})
+	if err == nil {
+		err = linux.MoveMount(p, f)
+	}
+	if err != nil {
+		linux.CloseAll(p)
+		return err
+	}
+	if old := h.pins[here]; old != nil {
+		linux.CloseAll(old)
+	}
+	h.pins[here] = p
+	return nil
 }
 
 // holderOf returns the innermost mount that holds p, nil for one of PID 1's own.

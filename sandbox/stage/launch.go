@@ -396,6 +396,7 @@ const overflowID = 65534 // nobody: owns nothing on a sane host
 func (l *launcher) end() error {
 	err := l.pen.kill()
 	<-l.pen.gone
+	l.s.pens.remove(l.pen)
 	linux.CloseAll(l.out...)
 	l.out = nil
 	return errors.Join(err, l.pen.err)

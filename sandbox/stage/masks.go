@@ -14,6 +14,7 @@ import (
 // file, both of a read-only file system; and the canary of Landlock, which lies
 // in a file system of its own that no rule ever covers.
 type masks struct {
+	root      *os.File // of their file system, which lives as long as this is open
 	dir, file *os.File // O_PATH
 	dev       uint64   // of their file system
 	canary    *os.File // directory
@@ -51,7 +52,7 @@ func (m *masks) fill() error {
 	if err != nil {
 		return err
 	}
-	defer linux.CloseAll(rw)
+	m.root = rw
 	if err := linux.MkdirAt(rw, "dir", 0o555); err != nil {
 		return err
 	}
@@ -72,7 +73,7 @@ func (m *masks) fill() error {
 	return err
 }
 
-func (m *masks) close() { linux.CloseAll(m.dir, m.file, m.canary) }
+func (m *masks) close() { linux.CloseAll(m.dir, m.file, m.canary, m.root) }
 
 // cover mounts the fitting mask on the file that at is open on.
 func (m *masks) cover(at *os.File, mode uint32) error {

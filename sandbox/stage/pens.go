@@ -13,7 +13,8 @@ import (
 	"pinfold/sandbox/internal/image"
 )
 
-// pens are the pens whose PID 1 is our child.
+// pens are the pens that the daemon has not yet let go: it asks for each, in the
+// end, whether it is gone.
 type pens struct {
 	mu   sync.Mutex
 	next uint64
@@ -80,13 +81,13 @@ func (s *pens) abandon() {
 	}
 }
 
-// reap waits for PID 1, then removes what its launch put on the host.
+// reap waits for PID 1, then removes what its launch put on the host. The pen stays
+// known, so that its steps can be named.
 func (s *server) reap(p *pen) {
 	p.err = linux.Reap(p.pidfd)
 	p.shut()
 	p.err = errors.Join(p.err, s.dropPlaces(p.made))
 	linux.CloseAll(p.pidfd)
-	s.pens.remove(p)
 	close(p.gone)
 }
 
@@ -153,6 +154,7 @@ func (s *server) onPen(ctx context.Context, m stagewire.Message) (any, error) {
 	}
 	select {
 	case <-p.gone:
+		s.pens.remove(p)
 		return nil, p.err
 	case <-ctx.Done():
 		return nil, ctx.Err()

@@ -22,18 +22,32 @@ func openTrusted(p string) (*os.File, error) {
 		if !errors.Is(err, unix.ELOOP) {
 			return f, err
 		}
-		if p, err = throughLink(p); err != nil {
+		if p, err = throughLink(p, 1); err != nil {
 			return nil, err
 		}
 	}
 	return nil, &os.PathError{Op: "open", Path: p, Err: unix.ELOOP}
 }
 
-// throughLink replaces the first symlink on p that is not its end by what it
-// points to.
-func throughLink(p string) (string, error) {
+// openFollowed is openTrusted that follows such a symlink at the end too.
+func openFollowed(p string) (*os.File, error) {
+	for range maxLinks {
+		f, err := linux.OpenAt(nil, p, unix.O_PATH, linux.Strict)
+		if !errors.Is(err, unix.ELOOP) {
+			return f, err
+		}
+		if p, err = throughLink(p, 0); err != nil {
+			return nil, err
+		}
+	}
+	return nil, &os.PathError{Op: "open", Path: p, Err: unix.ELOOP}
+}
+
+// throughLink replaces the first symlink on p by what it points to; the last keep
+// names of p are left alone.
+func throughLink(p string, keep int) (string, error) {
 	names := strings.Split(strings.TrimPrefix(p, "/"), "/")
-	for i := 1; i < len(names); i++ {
+	for i := 1; i <= len(names)-keep; i++ {
 		at := "/" + path.Join(names[:i]...)
 		f, err := linux.OpenAt(nil, at, unix.O_PATH|unix.O_NOFOLLOW, linux.Strict)
 		if err != nil {

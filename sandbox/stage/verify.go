@@ -341,9 +341,9 @@ func (t *mountTable) check(l *launcher) error {
 		}
 	}
 	mask := fmt.Sprintf("%d:%d", unix.Major(l.s.masks.dev), unix.Minor(l.s.masks.dev))
-	for _, p := range l.m.masked {
-		if t.at[p].dev != mask {
-			return fmt.Errorf("the denied path %s is not masked", p)
+	for p, c := range l.m.masked {
+		if m := t.at[p]; c == coverMask && m.dev != mask || c == coverReadOnly && !slices.Contains(m.options, "ro") {
+			return fmt.Errorf("the denied path %s is not held", p)
 		}
 	}
 	st, err := os.Stat(procPath(l.target, "root"))

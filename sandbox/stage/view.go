@@ -23,9 +23,10 @@ type view struct {
 
 // source is what a Source of the host was when the view was built.
 type source struct {
-	path string
-	id   sandbox.Identity // zero: it was absent
-	mode uint32
+	path   string
+	follow bool             // a symlink at the end was followed
+	id     sandbox.Identity // zero: it was absent
+	mode   uint32
 }
 
 // viewBuilder assembles a view: a tmpfs that holds directories, small files,
@@ -74,8 +75,24 @@ func (b *viewBuilder) build(f *sandbox.Profile) error {
 			return failed("make the mount point "+p, err)
 		}
 	}
+	if err := b.ptmx(); err != nil {
+		return failed("make /dev/ptmx", err)
+	}
 	if err := linux.SetMount(b.v.root, linux.One, linux.Attr{Set: attrShut, Private: true}); err != nil {
 		return failed("make the view read-only", err)
+	}
+	return nil
+}
+
+// ptmx is how programs and PID 1 reach the pen's own terminals: pts(4).
+func (b *viewBuilder) ptmx() error {
+	d, err := b.ours("/dev")
+	if err != nil {
+		return err
+	}
+	defer linux.CloseAll(d)
+	if err := linux.SymlinkAt("pts/ptmx", d, "ptmx"); err != nil && !errors.Is(err, unix.EEXIST) {
+		return err
 	}
 	return nil
 }
@@ -223,7 +240,7 @@ func (b *viewBuilder) bind(e sandbox.Entry) error {
 	if err != nil {
 		return err
 	}
-	b.v.sources = append(b.v.sources, source{e.Source, idOf(st), st.Mode & unix.S_IFMT})
+	b.v.sources = append(b.v.sources, source{e.Source, e.Follow, idOf(st), st.Mode & unix.S_IFMT})
 	if st.Mode&unix.S_IFMT == unix.S_IFLNK {
 		to, err := linux.ReadLinkAt(src, "")
 		if err != nil {
@@ -258,30 +275,10 @@ func (b *viewBuilder) bind(e sandbox.Entry) error {
 
 // openSource opens what an entry names; with Follow where a symlink leads.
 func openSource(e sandbox.Entry) (*os.File, error) {
-	name := e.Source
-	for range maxLinks {
-		f, err := openTrusted(name)
-		if err != nil || !e.Follow {
-			return f, err
-		}
-		st, err := linux.Stat(f)
-		if err == nil && st.Mode&unix.S_IFMT != unix.S_IFLNK {
-			return f, nil
-		}
-		to := ""
-		if err == nil {
-			to, err = linux.ReadLinkAt(f, "")
-		}
-		linux.CloseAll(f)
-		if err != nil {
-			return nil, err
-		}
-		if !path.IsAbs(to) {
-			to = path.Join(path.Dir(name), to)
-		}
-		name = path.Clean(to)
+	if e.Follow {
+		return openFollowed(e.Source)
 	}
-	return nil, &os.PathError{Op: "open", Path: e.Source, Err: unix.ELOOP}
+	return openTrusted(e.Source)
 }
 
 // target opens what is mounted on, made to be of the same kind.
@@ -315,7 +312,7 @@ func gone(err error) bool { return errors.Is(err, unix.ENOENT) || errors.Is(err,
 func (b *viewBuilder) missing(e sandbox.Entry, cause error) (*os.File, error) {
 	switch e.Missing {
 	case sandbox.MissingSkip:
-		b.v.sources = append(b.v.sources, source{path: e.Source})
+		b.v.sources = append(b.v.sources, source{path: e.Source, follow: e.Follow})
 		return nil, nil
 	case sandbox.MissingCreate:
 		d, err := openTrusted(path.Dir(e.Source))
@@ -346,7 +343,7 @@ func makeAsOwner(d *os.File, name string) error {
 // what was absent still is.
 func (v *view) fresh() bool {
 	for _, s := range v.sources {
-		st, err := linux.LstatAt(nil, s.path)
+		st, err := s.stat()
 		if s.id == (sandbox.Identity{}) {
 			if err == nil || !gone(err) {
 				return false
@@ -358,6 +355,13 @@ func (v *view) fresh() bool {
 		}
 	}
 	return true
+}
+
+func (s source) stat() (unix.Stat_t, error) {
+	if s.follow {
+		return linux.StatPath(s.path)
+	}
+	return linux.LstatAt(nil, s.path)
 }
 
 // isDevice keeps the floor under devices: the node must be the one of that name.
