@@ -155,32 +155,65 @@ func (w *walk) holdsHome(dir Fact) bool {
 // forbiddenDir is the built-in secret or unwritable path that holds dir; empty:
 // none does.
 func (w *walk) forbiddenDir(dir Fact) string {
-	for _, p := range joined(w.secrets(), w.unwritables()) {
-		if atOrBelow(dir.Path, p) {
-			return p
+	for _, list := range [][]string{secretPaths(), unwritablePaths()} {
+		for _, p := range list {
+			if atOrBelow(dir.Path, p) {
+				return p
+			}
+		}
+	}
+	for _, home := range w.homes() {
+		rest, found := strings.CutPrefix(dir.Path, home+"/")
+		if !found {
+			continue
+		}
+		for _, list := range [][]string{secretNames(), unwritableNames()} {
+			for _, name := range list {
+				if atOrBelow(rest, name) {
+					return home + "/" + name
+				}
+			}
 		}
 	}
 	return ""
 }
 
-// secrets are the built-in secret paths for this caller.
-func (w *walk) secrets() []string { return w.builtin(secretPaths(), secretNames()) }
-
-// unwritables are the built-in unwritable paths for this caller.
-func (w *walk) unwritables() []string { return w.builtin(unwritablePaths(), unwritableNames()) }
-
-func (w *walk) builtin(paths, names []string) []string {
-	out := slices.Clone(paths)
-	homes := []string{w.resolvedHome()}
-	if w.c.Home != homes[0] && goodHome(w.c.Home) {
-		homes = append(homes, w.c.Home)
+// homes are the caller's home as passwd has it and without symbolic links.
+func (w *walk) homes() []string {
+	resolved := w.resolvedHome()
+	switch {
+	case resolved == "":
+		return nil
+	case resolved == w.c.Home:
+		return []string{resolved}
 	}
-	for _, home := range homes {
-		if home == "" {
-			continue
+	return []string{resolved, w.c.Home}
+}
+
+// inView are the built-in paths, and names below the caller's homes, that lie in
+// one of the trees.
+func (w *walk) inView(paths, names, trees []string) []string {
+	var out []string
+	keep := func(p string) {
+		if within(p, trees) && !slices.Contains(out, p) {
+			out = append(out, p)
+		}
+	}
+	for _, p := range paths {
+		keep(p)
+	}
+	for _, home := range w.homes() {
+		all := slices.ContainsFunc(trees, func(t string) bool { return atOrBelow(home, t) })
+		var below []string // trees in the home, relative to it
+		for _, t := range trees {
+			if rest, found := strings.CutPrefix(t, home+"/"); found {
+				below = append(below, rest)
+			}
 		}
 		for _, name := range names {
-			out = append(out, home+"/"+name)
+			if all || within(name, below) {
+				keep(home + "/" + name)
+			}
 		}
 	}
 	return out
@@ -219,19 +252,8 @@ func (w *walk) files(g *Grant) *Denied {
 	for _, r := range g.Read {
 		visible = append(visible, r.Path)
 	}
-	g.Hidden = inView(w.secrets(), append(visible, writable...))
-	g.Unwritable = inView(w.unwritables(), writable)
+	g.Hidden = w.inView(secretPaths(), secretNames(), append(visible, writable...))
+	g.Unwritable = w.inView(unwritablePaths(), unwritableNames(), writable)
 	w.pass("which files?", fmt.Sprintf("%d readable and %d writable trees, %d denied paths", len(g.Read), len(g.Write)+1, len(g.Deny)+len(g.Hidden)), f.rule("fs"))
 	return nil
-}
-
-// inView keeps the paths that lie in one of the trees.
-func inView(paths, trees []string) []string {
-	var out []string
-	for _, p := range paths {
-		if within(p, trees) && !slices.Contains(out, p) {
-			out = append(out, p)
-		}
-	}
-	return out
 }
