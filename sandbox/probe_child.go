@@ -17,7 +17,7 @@ import (
 )
 
 // trialTime is the longest that one trial may take: each takes a few milliseconds.
-const trialTime = 2 * time.Second
+const trialTime = 5 * time.Second
 
 // blocked says which call of a trial was refused, and how. A nil *blocked means
 // that the trial went through.

@@ -208,7 +208,7 @@ func copyForAll(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir, err := os.MkdirTemp("/tmp", "pinfold-test-")
+	dir, err := os.MkdirTemp("/tmp", "pinfold-test-") //nolint:usetesting // other users cannot look into t.TempDir
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -364,10 +364,10 @@ func TestLacks(t *testing.T) {
 }
 
 func TestParseCgroupMounts(t *testing.T) {
-	in := `24 1 0:22 / /proc rw - proc proc rw
-30 24 0:26 / /sys/fs/cgroup ro,nosuid shared:9 - tmpfs tmpfs ro
-31 30 0:27 /a\040b /sys/fs/cgroup/un\040ified rw shared:10 - cgroup2 cgroup2 rw,nsdelegate
-32 30 0:28 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct
+	in := `24 1 0:22 / /proc rw - proc none rw
+30 24 0:26 / /sys/fs/cgroup ro,nosuid shared:9 - tmpfs none ro
+31 30 0:27 /a\040b /sys/fs/cgroup/un\040ified rw shared:10 - cgroup2 none rw,nsdelegate
+32 30 0:28 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup none rw,cpu,cpuacct
 broken
 `
 	want := []cgroupMount{

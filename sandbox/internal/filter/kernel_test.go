@@ -122,7 +122,7 @@ func try(t *testing.T, base string, calls ...string) []syscall.Errno {
 		t.Fatalf("%q under %s: %v, %s; want errnos", calls, base, err, stderr.String())
 	}
 	var got []syscall.Errno
-	for _, w := range strings.Fields(string(out)) {
+	for w := range strings.FieldsSeq(string(out)) {
 		n, err := strconv.Atoi(w)
 		if err != nil {
 			t.Fatalf("%q under %s printed %q; want numbers", calls, base, out)
