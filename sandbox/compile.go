@@ -3,9 +3,9 @@ package sandbox
 import (
 	"fmt"
 
-	"golang.org/x/sys/unix"
-
 	"pinfold/sandbox/internal/image"
+
+	"golang.org/x/sys/unix"
 )
 
 // Switch turns something of a Build on.
@@ -48,6 +48,7 @@ type Build struct {
 	IntoCgroup  Switch            // the target is cloned into the v2 cgroup of FDJob: CLONE_INTO_CGROUP, Linux 5.7
 	Groups      Switch            // supplementary groups are dropped; Off where a user namespace denies setgroups(2)
 	MemfdNoexec Switch            // with exec: listed, vm.memfd_noexec=2 is set in the pen: Linux 6.3, PID 1 is host uid 0
+	Announce    Switch            // the target sends a Waiting record before it reads from the last gate
 	LandlockABI int               // 0: no Landlock
 	Filter      []unix.SockFilter // of the target; nil: no seccomp
 	AttachFiles []int             // indexes of the attaches that are files, not directories

@@ -11,12 +11,12 @@ import (
 	"syscall"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"pinfold/sandbox/internal/image"
 	"pinfold/sandbox/internal/launch"
 	"pinfold/sandbox/internal/linux"
 	"pinfold/sandbox/internal/ruleset"
+
+	"golang.org/x/sys/unix"
 )
 
 // wantFailed wants the launch to end with a failed step.
@@ -24,8 +24,8 @@ func (p *pen) wantFailed(t *testing.T, step string, errno syscall.Errno) {
 	t.Helper()
 	_, _ = p.gate1.Write([]byte{1}) // PID 1 may be gone already
 	_, _ = p.gate2.Write([]byte{1})
-	f, ok := p.next(t).(launch.Failed)
-	if !ok || f.Errno != errno || !strings.HasPrefix(p.prog.Step(f.Step), step) {
+	f := p.failed(t)
+	if f.Errno != errno || !strings.HasPrefix(p.prog.Step(f.Step), step) {
 		t.Errorf("record = %+v %q; want %q: %v", f, p.prog.Step(f.Step), step, errno)
 	}
 }

@@ -11,17 +11,17 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"pinfold/sandbox/internal/filter"
 	"pinfold/sandbox/internal/image"
 	"pinfold/sandbox/internal/launch"
 	"pinfold/sandbox/internal/linux"
 	"pinfold/sandbox/internal/ruleset"
+
+	"golang.org/x/sys/unix"
 )
 
 // penWait bounds every wait of a test for a pen.
-const penWait = 20 * time.Second
+const penWait = 3 * time.Minute
 
 // needRoot skips a test that mounts and takes other ids, with the proof that it
 // may not.
@@ -43,8 +43,14 @@ func testProfile() Profile {
 		Attach:  []Attach{{Path: "/home/u/work", Writable: true}},
 		Seccomp: Filter{Base: filter.Default},
 		Landlock: Rules{Rules: []Rule{
-			{Path: "/usr", Access: "rx"}, {Path: "/probe", Access: "rx"}, {Path: "/dev", Access: "rw"}, {Path: "/etc", Access: "r"},
-			{Path: "/proc", Access: "rw"}, {Path: "/tmp", Access: "rw"}, {Path: "/home/u", Access: "rw"}, {Path: "/dev/pts", Access: "rw"},
+			{Path: "/usr", Access: "rx"},
+			{Path: "/probe", Access: "rx"},
+			{Path: "/dev", Access: "rw"},
+			{Path: "/etc", Access: "r"},
+			{Path: "/proc", Access: "rw"},
+			{Path: "/tmp", Access: "rw"},
+			{Path: "/home/u", Access: "rw"},
+			{Path: "/dev/pts", Access: "rw"},
 			{Path: "/home/u/work", Access: "rwx"},
 		}},
 		Rlimits: []Rlimit{{Name: "core"}, {Name: "nofile", Value: 256}},
@@ -61,6 +67,7 @@ type pen struct {
 	stdin        *os.File
 	stdout       *os.File
 	stderr       *os.File
+	ours         []*os.File
 	reaped       bool
 	work         string // host directory behind /home/u/work
 }
@@ -77,7 +84,8 @@ type penConfig struct {
 	wrap    func(start *launch.Start)
 	uid     uint32 // 0: 65533, but with root
 	root    bool
-	work    string // host directory behind /home/u/work; empty: a new one
+	tree    *os.File // empty: a new one; with it a clone is used
+	work    string   // host directory behind /home/u/work; empty: a new one
 }
 
 func testFilter(t testing.TB) []unix.SockFilter {
@@ -91,7 +99,7 @@ func testFilter(t testing.TB) []unix.SockFilter {
 
 func testBuild(t testing.TB, c penConfig) Build {
 	t.Helper()
-	b := Build{Groups: On, Filter: testFilter(t)}
+	b := Build{Groups: On, Announce: On, Filter: testFilter(t)}
 	abi, err := ruleset.ABI()
 	if err == nil {
 		b.LandlockABI = abi
@@ -171,7 +179,12 @@ func startPen(t testing.TB, c penConfig, b Build, prog *image.Program, im *os.Fi
 		0: linux.FD(in), 1: linux.FD(out), 2: linux.FD(errw), image.FDStatus: linux.FD(st), image.FDPeer: linux.FD(p.status),
 		image.FDGate1: linux.FD(g1), image.FDGate2: linux.FD(g2), image.FDHeldIn: linux.FD(inw), image.FDHeldOut: linux.FD(outr), image.FDHeldErr: linux.FD(errr),
 	}
-	tree := their(testTree(t))
+	var tree *os.File
+	if c.tree == nil {
+		tree = their(testTree(t))
+	} else {
+		tree = their(must(linux.CloneMount(c.tree, linux.Tree)))
+	}
 	files[image.FDTree] = linux.FD(tree)
 	if err := os.Chmod(p.work, 0o777); err != nil {
 		t.Fatal(err)
@@ -207,13 +220,19 @@ func startPen(t testing.TB, c penConfig, b Build, prog *image.Program, im *os.Fi
 	if err != nil {
 		t.Fatalf("launch.Run(%v) = %v", c.argv, err)
 	}
+	p.ours = append(ours, p.pidfd)
 	t.Cleanup(func() {
 		p.end()
-		for _, f := range append(ours, p.pidfd) {
-			_ = f.Close()
-		}
+		p.closeAll()
 	})
 	return p
+}
+
+func (p *pen) closeAll() {
+	for _, f := range p.ours {
+		_ = f.Close() // some are closed already
+	}
+	p.ours = nil
 }
 
 // end kills PID 1, and with it the pen, and waits for it.
@@ -345,6 +364,9 @@ func (p *pen) read() (launch.Record, error) {
 	}
 	b := make([]byte, launch.MaxRecord+1)
 	n, err := p.status.Read(b)
+	if errors.Is(err, unix.ECONNRESET) { // told once, when PID 1 ends with something unread
+		n, err = p.status.Read(b)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -356,11 +378,38 @@ func (p *pen) start(t testing.TB) launch.Started {
 	t.Helper()
 	open(t, p.gate1)
 	open(t, p.gate2)
+	p.waiting(t)
 	r := p.next(t)
 	if f, ok := r.(launch.Failed); ok {
 		t.Fatalf("step %d %s of %s: %v", f.Step, p.prog.Step(f.Step), p.prog.Where(f.Step), f.Errno)
 	}
 	return r.(launch.Started)
+}
+
+// waiting wants the target at its last gate.
+func (p *pen) waiting(t testing.TB) {
+	t.Helper()
+	switch r := p.next(t).(type) {
+	case launch.Waiting:
+	case launch.Failed:
+		t.Fatalf("step %d %s of %s: %v", r.Step, p.prog.Step(r.Step), p.prog.Where(r.Step), r.Errno)
+	default:
+		t.Fatalf("record = %#v; want Waiting", r)
+	}
+}
+
+// failed returns the failed step, behind a Waiting record if there is one.
+func (p *pen) failed(t testing.TB) launch.Failed {
+	t.Helper()
+	r := p.next(t)
+	if _, ok := r.(launch.Waiting); ok {
+		r = p.next(t)
+	}
+	f, ok := r.(launch.Failed)
+	if !ok {
+		t.Fatalf("record = %#v; want Failed", r)
+	}
+	return f
 }
 
 // ended wants the record of the target's end.

@@ -13,10 +13,10 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"pinfold/sandbox/internal/image"
 	"pinfold/sandbox/internal/launch"
+
+	"golang.org/x/sys/unix"
 )
 
 func sh(script string) []string { return []string{"/usr/bin/sh", "-c", script} }
@@ -41,16 +41,20 @@ func TestRun(t *testing.T) {
 		{"session leader and pid", sh("cut -d ' ' -f 1,5,6,7 /proc/self/stat; echo $$"), "", "3 2 2 0\n2\n", 0},
 		{"only descriptors 0 to 2", sh("ls /proc/$$/fd"), "", "0\n1\n2\n", 0},
 		{"rlimit", sh("ulimit -n; ulimit -c"), "", "256\n0\n", 0},
-		{"capabilities and no_new_privs", sh("grep -E 'Cap|NoNewPrivs|^Seccomp:|Groups' /proc/self/status | tr -d '[:space:]'"), "",
-			"Groups:CapInh:0000000000000000CapPrm:0000000000000000CapEff:0000000000000000CapBnd:0000000000000000CapAmb:0000000000000000NoNewPrivs:1Seccomp:2", 0},
+		{
+			"capabilities and no_new_privs", sh("grep -E 'Cap|NoNewPrivs|^Seccomp:|Groups' /proc/self/status | tr -d '[:space:]'"), "",
+			"Groups:CapInh:0000000000000000CapPrm:0000000000000000CapEff:0000000000000000CapBnd:0000000000000000CapAmb:0000000000000000NoNewPrivs:1Seccomp:2", 0,
+		},
 		{"signals", sh("grep -E '^Sig(Blk|Ign)' /proc/self/status | tr -d '[:space:]'"), "", "SigBlk:0000000000000000SigIgn:0000000000000000", 0},
 		{"private files", sh("cd /tmp && echo x >a && cat a && cd && echo y >/home/u/b && cat /home/u/b && stat -c %u:%a /home/u /tmp"), "", "x\ny\n65533:700\n0:1777\n", 0},
 		{"root is read-only", sh("echo x >/etc/passwd"), "", "", 2 << 8},
 		{"lo is up", sh("cat /sys/class/net/lo/operstate 2>/dev/null; grep -c lo: /proc/net/dev"), "", "1\n", 0},
 		{"masked proc", sh("wc -c </proc/keys; echo x >/proc/sys/kernel/hostname"), "", "0\n", 2 << 8},
 		{"PID 1 is closed to the target", sh("cat /proc/1/environ || ls /proc/1/fd || readlink /proc/1/exe || kill -0 1 || echo refused"), "", "refused\n", 0},
-		{"nothing but the view is mounted", sh("cut -d ' ' -f 5 /proc/self/mountinfo | grep -v ^/proc/ | LC_ALL=C sort | tr '\\n' ' '"), "",
-			"/ /dev/null /dev/pts /dev/tty /dev/zero /home/u /home/u/work /probe /proc /tmp /usr ", 0},
+		{
+			"nothing but the view is mounted", sh("cut -d ' ' -f 5 /proc/self/mountinfo | grep -v ^/proc/ | LC_ALL=C sort | tr '\\n' ' '"), "",
+			"/ /dev/null /dev/pts /dev/tty /dev/zero /home/u /home/u/work /probe /proc /tmp /usr ", 0,
+		},
 		{"no more than rules allow", sh("ls /home || ls / || echo refused"), "", "refused\n", 0},
 	}
 	for _, tt := range tests {
@@ -99,8 +103,8 @@ func TestFailingStepIsNamed(t *testing.T) {
 			p := newPen(t, tt.c)
 			_, _ = p.gate1.Write([]byte{1}) // PID 1 may be gone already
 			_, _ = p.gate2.Write([]byte{1})
-			f, ok := p.next(t).(launch.Failed)
-			if !ok || f.Errno != tt.errno || p.prog.Where(f.Step) != tt.where || !strings.HasPrefix(p.prog.Step(f.Step), tt.step) {
+			f := p.failed(t)
+			if f.Errno != tt.errno || p.prog.Where(f.Step) != tt.where || !strings.HasPrefix(p.prog.Step(f.Step), tt.step) {
 				t.Errorf("record = %+v %q of %q; want %q of %q: %v", f, p.prog.Step(f.Step), p.prog.Where(f.Step), tt.step, tt.where, tt.errno)
 			}
 			if _, err := p.wantEnd(); err != nil {
@@ -136,8 +140,8 @@ func TestClosedGate(t *testing.T) {
 			if err := closed.Close(); err != nil {
 				t.Fatal(err)
 			}
-			f, ok := p.next(t).(launch.Failed)
-			if !ok || f.Errno != unix.EPROTO || !strings.HasPrefix(p.prog.Step(f.Step), "read(1") {
+			f := p.failed(t)
+			if f.Errno != unix.EPROTO || !strings.HasPrefix(p.prog.Step(f.Step), "read(1") {
 				t.Errorf("record after the %s gate closed = %+v %q; want read, EPROTO", gate, f, p.prog.Step(f.Step))
 			}
 			if _, err := p.wantEnd(); err != nil {
@@ -153,22 +157,16 @@ func TestClosedGate(t *testing.T) {
 // target waits until the target is at the last gate and returns its host pid.
 func (p *pen) target(t testing.TB) int {
 	t.Helper()
-	end := time.Now().Add(penWait)
-	for time.Now().Before(end) {
-		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", p.pid, p.pid))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if pid, err := strconv.Atoi(strings.TrimSpace(string(b))); err == nil {
-			s, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-			if err == nil && strings.Contains(string(s), "Seccomp:\t2") && strings.Contains(string(s), "SigBlk:\t0000000000000000") {
-				return pid
-			}
-		}
-		time.Sleep(time.Millisecond)
+	p.waiting(t)
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", p.pid, p.pid))
+	if err != nil {
+		t.Fatal(err)
 	}
-	t.Fatal("the target does not come to the last gate")
-	return 0
+	pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil {
+		t.Fatalf("children of PID 1 = %q: %v", b, err)
+	}
+	return pid
 }
 
 func TestAtTheLastGate(t *testing.T) {

@@ -5,9 +5,9 @@ import (
 	"strings"
 	"syscall"
 
-	"golang.org/x/sys/unix"
-
 	"pinfold/sandbox/internal/image"
+
+	"golang.org/x/sys/unix"
 )
 
 // target is what the target does before its exec.
@@ -52,6 +52,10 @@ func (c *compiler) target() {
 
 	// 7. Signals, the last gate, the exec.
 	c.Call("rt_sigprocmask", []image.Arg{image.Named(unix.SIG_SETMASK, "SIG_SETMASK"), image.Quads("[]", 0), image.Null(), image.Int(8)})
+	if c.b.Announce == On {
+		waiting := image.Words("{waiting}", image.RecordWaiting, 0)
+		c.report(waiting, image.WaitingSize)
+	}
 	c.gate(image.FDGate2)
 	c.Set(image.RegReady, image.Int(1))
 	c.Test(image.RegScript, image.If(1, "script"))

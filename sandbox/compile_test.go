@@ -27,7 +27,7 @@ func smallFilter() []unix.SockFilter {
 }
 
 func TestCompileGolden(t *testing.T) {
-	full := Build{Groups: On, LandlockABI: 7, Filter: smallFilter(), Join: []Join{JoinTasks, JoinTasks, JoinProcs}}
+	full := Build{Groups: On, Announce: On, LandlockABI: 7, Filter: smallFilter(), Join: []Join{JoinTasks, JoinTasks, JoinProcs}}
 	tests := []struct {
 		name  string
 		p     func(*Profile)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"debug/elf"
 	"encoding/binary"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -19,7 +20,7 @@ func (p *Program) Image() ([]byte, error) {
 	}
 	data := p.data
 	for len(data)%stepSize != 0 {
-		data = append(data[:len(data):len(data)], 0)
+		data = append(slices.Clip(data), 0)
 	}
 	stepsAt := dataAddr() + uint64(len(data))
 	size := stepsAt + uint64(len(steps)) - baseAddr

@@ -256,7 +256,7 @@ func dumped(t *testing.T, listing, symbol string) []byte {
 		if m == nil {
 			continue
 		}
-		for _, h := range strings.Fields(m[1]) {
+		for h := range strings.FieldsSeq(m[1]) {
 			var v byte
 			if _, err := fmt.Sscanf(h, "%02x", &v); err != nil {
 				t.Fatal(err)

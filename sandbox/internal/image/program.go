@@ -55,7 +55,6 @@ type Program struct {
 // line is what is printed for a step.
 type line struct {
 	text  string
-	title string // stands above
 	jump  string // label
 	fold  string // printed once for all steps that share it
 	where string // whose step it is

@@ -71,11 +71,13 @@ const (
 	RecordStarted = 1 // {1, pid inside the pen}
 	RecordFailed  = 2 // {2, step, errno, 0}
 	RecordEnded   = 3 // {3, wait status, struct rusage}
+	RecordWaiting = 4 // {4, 0}
 )
 
 // Sizes of the records in bytes.
 const (
 	StartedSize = 8
+	WaitingSize = 8
 	FailedSize  = 16
 	EndedSize   = 8 + 144 // struct rusage is 144 bytes on 64-bit Linux: getrusage(2)
 )

@@ -9,9 +9,14 @@ import (
 	"pinfold/sandbox/internal/image"
 )
 
-// Record is what PID 1 or the target says on the status socket: Started, Failed
-// or Ended.
+// Record is what PID 1 or the target says on the status socket: Waiting, Started,
+// Failed or Ended.
 type Record interface{ record() }
+
+// Waiting says that the target is about to read from its last gate, with all that
+// confines it in force. Sent by the target itself, so that SCM_CREDENTIALS of
+// unix(7) tell its pid.
+type Waiting struct{}
 
 // Started says that the target's exec is done and PID 1 has given up what it does
 // not need.
@@ -33,18 +38,22 @@ type Ended struct {
 	Usage  syscall.Rusage
 }
 
+func (Waiting) record() {}
 func (Started) record() {}
 func (Failed) record()  {}
 func (Ended) record()   {}
 
 // DecodeRecord reads one message of the status socket. A message of another size
-// or kind is an error.
+// or kind is an error. Where PID 1 ends before it has read everything, a reader
+// gets ECONNRESET once, and then the records that wait: unix(7).
 func DecodeRecord(b []byte) (Record, error) {
 	le := binary.LittleEndian
 	if len(b) < 8 {
 		return nil, fmt.Errorf("cannot read record: %d bytes", len(b))
 	}
 	switch kind := le.Uint32(b); {
+	case kind == image.RecordWaiting && len(b) == image.WaitingSize:
+		return Waiting{}, nil
 	case kind == image.RecordStarted && len(b) == image.StartedSize:
 		return Started{Pid: int32(le.Uint32(b[4:]))}, nil
 	case kind == image.RecordFailed && len(b) == image.FailedSize:

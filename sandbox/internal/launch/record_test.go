@@ -5,9 +5,9 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"pinfold/sandbox/internal/image"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // words encodes 32-bit numbers and fills up to a size.
@@ -27,6 +27,7 @@ func TestDecodeRecord(t *testing.T) {
 		want Record
 	}{
 		{words(8, image.RecordStarted, 2), Started{Pid: 2}},
+		{words(8, image.RecordWaiting), Waiting{}},
 		{words(16, image.RecordFailed, 41, uint32(syscall.ENOENT)), Failed{Step: 41, Errno: syscall.ENOENT}},
 		{usage, Ended{Status: 7 << 8, Usage: syscall.Rusage{Utime: syscall.Timeval{Sec: 3, Usec: 500000}, Maxrss: 4096}}},
 	}
