@@ -253,8 +253,12 @@ func flagNames(flags uintptr) string {
 		bit  uintptr
 		name string
 	}{
-		{unix.CLONE_NEWUSER, "CLONE_NEWUSER"}, {unix.CLONE_NEWNS, "CLONE_NEWNS"}, {unix.CLONE_NEWPID, "CLONE_NEWPID"},
-		{unix.CLONE_NEWIPC, "CLONE_NEWIPC"}, {unix.CLONE_NEWUTS, "CLONE_NEWUTS"}, {unix.CLONE_NEWNET, "CLONE_NEWNET"},
+		{unix.CLONE_NEWUSER, "CLONE_NEWUSER"},
+		{unix.CLONE_NEWNS, "CLONE_NEWNS"},
+		{unix.CLONE_NEWPID, "CLONE_NEWPID"},
+		{unix.CLONE_NEWIPC, "CLONE_NEWIPC"},
+		{unix.CLONE_NEWUTS, "CLONE_NEWUTS"},
+		{unix.CLONE_NEWNET, "CLONE_NEWNET"},
 	} {
 		if flags&f.bit != 0 {
 			out = append(out, f.name)
