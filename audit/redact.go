@@ -301,7 +301,7 @@ func wholeValue(arg string) (string, bool) {
 var wholeName = regexp.MustCompile(`^-{0,2}[A-Za-z_][A-Za-z0-9_.-]*$`)
 
 // maxRead bounds what is searched for secrets; the rest of a longer text is dropped, and the word that would be cut in two with it.
-const maxRead = 64 << 10
+const maxRead = 2 * maxWord
 
 // clean makes text valid UTF-8 and bounds it.
 func clean(text string) string {
