@@ -3,9 +3,9 @@ package sandbox
 import (
 	"fmt"
 
-	"golang.org/x/sys/unix"
-
 	"pinfold/sandbox/internal/image"
+
+	"golang.org/x/sys/unix"
 )
 
 // compiler builds one Program.

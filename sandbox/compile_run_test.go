@@ -298,7 +298,35 @@ func TestHolder(t *testing.T) {
 	if got := strings.Join(status, "|"); got != want {
 		t.Errorf("status of PID 1 = %q; want %q", got, want)
 	}
+	if kb := anonymous(t, p.pid); kb > maxInitKB {
+		t.Errorf("memory of PID 1 = %d KB; want at most %d", kb, maxInitKB)
+	}
 	p.release(t)
+}
+
+// maxInitKB bounds PID 1's own memory: the page of registers and the stack's.
+const maxInitKB = 16
+
+// anonymous returns the memory of a process that nobody else has, in KB:
+// smaps_rollup in proc(5).
+func anonymous(t *testing.T, pid int) int {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); f[0] == "Anonymous:" {
+			kb, err := strconv.Atoi(f[1])
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("memory of PID 1: %d KB", kb)
+			return kb
+		}
+	}
+	t.Fatalf("no Anonymous in %s", b)
+	return 0
 }
 
 func TestNoZombies(t *testing.T) {

@@ -11,10 +11,10 @@ import (
 	"syscall"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"pinfold/sandbox/internal/image"
 	"pinfold/sandbox/internal/launch"
+
+	"golang.org/x/sys/unix"
 )
 
 // straceDir names the directory in which TestStraced leaves what it started.

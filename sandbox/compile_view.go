@@ -8,9 +8,9 @@ import (
 	"slices"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"pinfold/sandbox/internal/image"
+
+	"golang.org/x/sys/unix"
 )
 
 // Where PID 1 mounts file systems of the kernel's; the view has both directories.
