@@ -74,7 +74,7 @@ func Open(path string, o Options) (*Log, error) {
 	if o.Interval <= 0 {
 		o.Interval = DefaultInterval
 	}
-	file, err := os.OpenFile(path, os.O_RDWR|os.O_APPEND|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600) //nolint:gosec // the path is the operator's
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_APPEND|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("cannot open audit file: %w: %w", ErrUnavailable, err)
 	}

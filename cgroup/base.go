@@ -285,7 +285,7 @@ func (b *Base) Close() error {
 	for i := len(b.hiers) - 1; i >= 0; i-- {
 		h := &b.hiers[i]
 		if h.made {
-			errs = append(errs, os.Remove(h.Dir)) //nolint:gosec // a directory that Open made
+			errs = append(errs, os.Remove(h.Dir))
 		}
 		errs = append(errs, h.base.close())
 	}

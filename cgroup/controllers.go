@@ -143,11 +143,11 @@ func (b *Base) leave() error {
 		}
 		errs = append(errs, root.write("cgroup.subtree_control", "-"+c))
 		if b.toggled != "" {
-			errs = append(errs, os.WriteFile(b.toggled, []byte("-"+c), 0)) //nolint:gosec // a file that Open wrote to
+			errs = append(errs, os.WriteFile(b.toggled, []byte("-"+c), 0))
 		}
 	}
 	procs := filepath.Join(b.back, "cgroup.procs")
-	errs = append(errs, os.WriteFile(procs, []byte(strconv.Itoa(os.Getpid())), 0), root.rmdir(daemonDir)) //nolint:gosec // the cgroup that this process came from
+	errs = append(errs, os.WriteFile(procs, []byte(strconv.Itoa(os.Getpid())), 0), root.rmdir(daemonDir))
 	b.back = ""
 	return errors.Join(errs...)
 }
@@ -199,12 +199,12 @@ func (b *Base) index(controller string) int {
 }
 
 func exists(dirname, file string) bool {
-	_, err := os.Lstat(filepath.Join(dirname, file)) //nolint:gosec // a file of our own cgroup
+	_, err := os.Lstat(filepath.Join(dirname, file))
 	return err == nil
 }
 
 // readControllers reads a file with a list of controllers.
 func readControllers(file string) ([]string, error) {
-	text, err := os.ReadFile(file) //nolint:gosec // a file of the cgroup tree
+	text, err := os.ReadFile(file)
 	return strings.Fields(string(text)), err
 }
