@@ -42,12 +42,12 @@ func newFeeder(t *testing.T, queue int64) *feeder {
 	return f
 }
 
-// begin makes a write that cannot end until somebody reads, and returns once a part of
+// begin makes a write of 1 MiB that cannot end until somebody reads, and returns once a part of
 // it is in the pipe.
-func (f *feeder) begin(ctx context.Context, t *testing.T, n int) chan error {
+func (f *feeder) begin(ctx context.Context, t *testing.T) chan error {
 	t.Helper()
 	answer := make(chan error, 1)
-	go func() { answer <- f.Write(ctx, make([]byte, n), KeepOpen) }()
+	go func() { answer <- f.Write(ctx, make([]byte, 1<<20), KeepOpen) }()
 	for late := time.Now().Add(patience); f.unreadNow(t) == 0; runtime.Gosched() {
 		if time.Now().After(late) {
 			t.Fatalf("bytes in the pipe after %v = 0; want some", patience)
@@ -109,7 +109,7 @@ func TestInputOrderAndEOF(t *testing.T) {
 
 func TestInputAnswersInOrder(t *testing.T) {
 	f := newFeeder(t, 1<<30)
-	first := f.begin(t.Context(), t, 1<<20)
+	first := f.begin(t.Context(), t)
 	var wg sync.WaitGroup
 	for range 50 {
 		wg.Go(func() {
@@ -134,7 +134,7 @@ func TestInputAnswersInOrder(t *testing.T) {
 
 func TestInputQueueIsBounded(t *testing.T) {
 	f := newFeeder(t, 1000)
-	first := f.begin(t.Context(), t, 1<<20) // longer than the queue, but alone
+	first := f.begin(t.Context(), t) // longer than the queue, but alone
 	if err := f.Write(t.Context(), []byte("x"), KeepOpen); !errors.Is(err, ErrBusy) {
 		t.Errorf("Write() to a full queue = %v; want %v", err, ErrBusy)
 	}
@@ -151,7 +151,7 @@ func TestInputQueueIsBounded(t *testing.T) {
 
 func TestInputDeath(t *testing.T) {
 	f := newFeeder(t, 1<<30)
-	first := f.begin(t.Context(), t, 1<<20)
+	first := f.begin(t.Context(), t)
 	second := make(chan error, 1)
 	go func() { second <- f.Write(t.Context(), []byte("x"), KeepOpen) }()
 	if err := f.r.Close(); err != nil {
@@ -173,7 +173,7 @@ func TestInputDeath(t *testing.T) {
 
 func TestInputEnd(t *testing.T) {
 	f := newFeeder(t, 1<<30)
-	first := f.begin(t.Context(), t, 1<<20)
+	first := f.begin(t.Context(), t)
 	f.End()
 	if err := <-first; !errors.Is(err, ErrUnknown) {
 		t.Errorf("Write() taken in part at End = %v; want %v", err, ErrUnknown)
@@ -189,7 +189,7 @@ func TestInputEnd(t *testing.T) {
 func TestInputTakenBack(t *testing.T) {
 	f := newFeeder(t, 1<<30)
 	ctx, cancel := context.WithCancel(t.Context())
-	first := f.begin(ctx, t, 1<<20)
+	first := f.begin(ctx, t)
 	ctx2, cancel2 := context.WithCancel(t.Context())
 	cancel2()
 	if err := f.Write(ctx2, []byte("never"), ThenEOF); !errors.Is(err, context.Canceled) {

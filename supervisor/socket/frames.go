@@ -82,8 +82,10 @@ func (f *frames) line() ([]byte, error) {
 // more reads once behind what is there. An empty buffer that a large frame has grown
 // is given up first.
 func (f *frames) more() error {
-	f.w = copy(f.buf, f.buf[f.r:f.w])
-	f.r = 0
+	if f.r > 0 { // else a frame that dribbles in would be moved onto itself at each read
+		f.w = copy(f.buf, f.buf[f.r:f.w])
+		f.r = 0
+	}
 	switch {
 	case f.w == 0 && len(f.buf) != smallBuffer && !f.skip:
 		f.buf = make([]byte, smallBuffer)

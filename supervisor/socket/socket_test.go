@@ -552,11 +552,16 @@ func TestCloseUnblocks(t *testing.T) {
 
 func TestCutWriteBreaks(t *testing.T) {
 	l := listen(t, nil)
-	_, c := dial(t, l)
-	if err := c.SetWriteDeadline(time.Now().Add(20 * time.Millisecond)); err != nil {
+	client, c := dial(t, l)
+	wrote := make(chan error, 1)
+	go func() { wrote <- c.Write(bytes.Repeat([]byte("x"), 8<<20)) }()
+	if _, err := client.Read(make([]byte, 1)); err != nil { // a part is sent
+		t.Fatalf("Read() = %v; want a byte", err)
+	}
+	if err := c.SetWriteDeadline(time.Unix(1, 0)); err != nil {
 		t.Fatalf("SetWriteDeadline() = %v; want nil", err)
 	}
-	if err := c.Write(bytes.Repeat([]byte("x"), 8<<20)); !errors.Is(err, os.ErrDeadlineExceeded) {
+	if err := <-wrote; !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("Write() to a client that does not read = %v; want %v", err, os.ErrDeadlineExceeded)
 	}
 	if err := c.SetWriteDeadline(time.Time{}); err != nil {
