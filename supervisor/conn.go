@@ -45,7 +45,7 @@ func (d *daemon) serveConn(ctx context.Context, c *socket.Conn) {
 		return
 	}
 	log.Info("session opened", slog.String("session", s.ID()))
-	d.wg.Go(func() {
+	d.wg.Go(func() { //nolint:contextcheck // what a session starts ends with the session, not with its connection
 		d.read(log, c, s)
 		s.Left()
 	})

@@ -97,7 +97,7 @@ func mountedAt(dir string) (source string, mounted bool, err error) {
 	if err != nil {
 		return "", false, fmt.Errorf("cannot read the mount table: %w", err)
 	}
-	defer f.Close() //nolint:errcheck // only read
+	defer f.Close()
 	want := strings.NewReplacer("\\", `\134`, " ", `\040`, "\t", `\011`, "\n", `\012`).Replace(dir)
 	lines := bufio.NewScanner(f)
 	for lines.Scan() {

@@ -14,6 +14,7 @@ import (
 	"os/user"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -81,8 +82,8 @@ func Serve(ctx context.Context, c Config) (err error) {
 	d := &daemon{c: c, log: c.Log}
 	closers := []func() error{lock.release}
 	defer func() {
-		for i := len(closers) - 1; i >= 0; i-- {
-			err = errors.Join(err, closers[i]())
+		for _, undo := range slices.Backward(closers) {
+			err = errors.Join(err, undo())
 		}
 	}()
 	for _, open := range []func(context.Context) (func() error, error){
@@ -125,14 +126,14 @@ func (d *daemon) loadPolicy() error {
 	return nil
 }
 
-func (d *daemon) openAudit(context.Context) (func() error, error) {
+func (d *daemon) openAudit(ctx context.Context) (func() error, error) {
 	s := d.policy.Load().Audit()
 	l, err := audit.Open(filepath.Join(d.c.State, "audit.log"), audit.Options{Sync: audit.Sync(s.Sync), Interval: s.Interval})
 	if err != nil {
 		return nil, err
 	}
 	d.audit, d.hasher = l, audit.NewHasher(l, hashedPrograms)
-	hctx, cancel := context.WithCancel(context.Background())
+	hctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var wg sync.WaitGroup
 	for _, serve := range []func(context.Context) error{l.Serve, d.hasher.Serve} {
 		wg.Go(func() {

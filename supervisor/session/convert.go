@@ -59,7 +59,7 @@ func failure(r *proto.SpawnReq, err error) *proto.SpawnResp {
 	resp := &proto.SpawnResp{}
 	set := func(code proto.Code, hint string) { resp.Reply = proto.Refused(r, code, err.Error(), hint) }
 	var denied *policy.Denied
-	var lacking *Lacking
+	var lacking *LackingError
 	var step *sandbox.StepError
 	var audited *auditError
 	switch {
@@ -120,7 +120,7 @@ func withCgroups(e sandbox.Enforcement, g *policy.Grant, applied []cgroup.Settin
 				st.Detail = join(st.Detail, a.File+"="+a.Value)
 			case cgroup.StateUnsupported:
 				if n.Level == policy.LevelRequired {
-					return e, &Lacking{Control: sandbox.Control(n.Control), Why: a.Why}
+					return e, &LackingError{Control: sandbox.Control(n.Control), Why: a.Why}
 				}
 				st.State = sandbox.StateUnsupported
 				st.Detail = join(st.Detail, a.Why)

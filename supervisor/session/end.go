@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"slices"
 	"syscall"
 	"time"
 
@@ -155,13 +156,13 @@ func (s *Session) retain(p *process) {
 		return
 	}
 	if s.left && s.live == 0 {
-		s.end(proto.CauseSessionEnded)
+		s.end()
 		return
 	}
 	s.timer(p, retention, func() { s.step(p, Forgotten) })
 	kept := 0
-	for i := len(s.order) - 1; i >= 0; i-- {
-		if q := s.procs[s.order[i]]; q != nil && q.state == Kept {
+	for _, id := range slices.Backward(slices.Clone(s.order)) {
+		if q := s.procs[id]; q != nil && q.state == Kept {
 			if kept++; kept > maxKept {
 				s.step(q, Forgotten)
 			}
@@ -176,12 +177,7 @@ func (s *Session) forget(p *process) {
 	p.stop()
 	delete(s.procs, p.id)
 	s.host.Registry.disown(p.id)
-	for i, id := range s.order {
-		if id == p.id {
-			s.order = append(s.order[:i:i], s.order[i+1:]...)
-			break
-		}
-	}
+	s.order = slices.DeleteFunc(s.order, func(id string) bool { return id == p.id })
 	if p.start == nil {
 		return
 	}

@@ -16,7 +16,7 @@ import (
 func (s *Session) explain(r *proto.ExplainReq, answer respond) {
 	pol := s.host.Policy()
 	s.wg.Go(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), startTime)
+		ctx, cancel := context.WithTimeout(s.base, startTime)
 		defer cancel()
 		resp := s.explanation(ctx, pol, r)
 		s.post(func() { answer(resp, nil) })
@@ -28,7 +28,7 @@ func (s *Session) explanation(ctx context.Context, pol *policy.Policy, r *proto.
 	c := pol.Candidates(s.caller, q)
 	l, dir, err := s.host.Stage.Look(ctx, s.conn, sandbox.LookRequest{Programs: c.Programs, Path: c.Path, Dir: c.Dir, Under: c.Under})
 	if dir != nil {
-		defer dir.Close() //nolint:errcheck // an O_PATH descriptor
+		defer dir.Close()
 	}
 	if err != nil {
 		return &proto.ExplainResp{Reply: proto.Refused(r, proto.CodeInternal, fmt.Sprintf("cannot look at %q: %v", first(r.Cmd), err), "")}

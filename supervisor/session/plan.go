@@ -34,14 +34,14 @@ type Place struct {
 	Rows, Cols       uint16
 }
 
-// Lacking is a required control that this host cannot give.
-type Lacking struct {
+// LackingError is a required control that this host cannot give.
+type LackingError struct {
 	Control sandbox.Control
 	Why     string
 	Fix     string
 }
 
-func (l *Lacking) Error() string {
+func (l *LackingError) Error() string {
 	return fmt.Sprintf("cannot start: required control %s is not available: %s", l.Control, l.Why)
 }
 
@@ -209,8 +209,12 @@ func rules(g *policy.Grant, p Place) []sandbox.Rule {
 		read, write = "r", "rw"
 	}
 	rs := []sandbox.Rule{
-		{Path: "/", Access: sandbox.AccessList}, {Path: "/proc", Access: "rw"},
-		{Path: "/dev", Access: "rw"}, {Path: "/dev/pts", Access: "rw"}, {Path: "/dev/shm", Access: "rw"}, {Path: "/etc", Access: "r"},
+		{Path: "/", Access: sandbox.AccessList},
+		{Path: "/proc", Access: "rw"},
+		{Path: "/dev", Access: "rw"},
+		{Path: "/dev/pts", Access: "rw"},
+		{Path: "/dev/shm", Access: "rw"},
+		{Path: "/etc", Access: "r"},
 		{Path: "/tmp", Access: tmpAccess(g)},
 	}
 	for _, r := range g.Read {
@@ -244,22 +248,21 @@ func tmpAccess(g *policy.Grant) sandbox.Access {
 }
 
 func limits(g *policy.Grant) cgroup.Limits {
-	l := cgroup.NoLimits()
+	l, off := cgroup.NoLimits(), map[policy.Control]bool{}
 	for _, n := range g.Controls {
-		if n.Level == policy.LevelOff {
-			continue
-		}
-		switch n.Control {
-		case policy.ControlMemory:
-			l.Memory, l.Swap = cgroup.Bytes(g.Cgroup.Memory), cgroup.Bytes(g.Cgroup.Swap)
-		case policy.ControlPids:
-			l.Pids = g.Cgroup.Pids
-		case policy.ControlCPU:
-			l.CPU = g.Cgroup.CPU
-		case policy.ControlIO:
-			l.IOWeight = g.Cgroup.IOWeight
-		default:
-		}
+		off[n.Control] = n.Level == policy.LevelOff
+	}
+	if !off[policy.ControlMemory] {
+		l.Memory, l.Swap = cgroup.Bytes(g.Cgroup.Memory), cgroup.Bytes(g.Cgroup.Swap)
+	}
+	if !off[policy.ControlPids] {
+		l.Pids = g.Cgroup.Pids
+	}
+	if !off[policy.ControlCPU] {
+		l.CPU = g.Cgroup.CPU
+	}
+	if !off[policy.ControlIO] {
+		l.IOWeight = g.Cgroup.IOWeight
 	}
 	return l
 }
@@ -274,11 +277,11 @@ func CheckHost(g *policy.Grant, host []sandbox.Lack, cgroups map[string]string) 
 		}
 		for _, l := range host {
 			if l.Control == sandbox.Control(n.Control) && !strings.HasPrefix(string(l.Control), "cgroup.") {
-				errs = append(errs, &Lacking{l.Control, l.Why, l.Fix})
+				errs = append(errs, &LackingError{l.Control, l.Why, l.Fix})
 			}
 		}
 		if why, ok := cgroups[strings.TrimPrefix(string(n.Control), "cgroup.")]; ok && asked(g, n.Control) {
-			errs = append(errs, &Lacking{Control: sandbox.Control(n.Control), Why: why})
+			errs = append(errs, &LackingError{Control: sandbox.Control(n.Control), Why: why})
 		}
 	}
 	return errors.Join(errs...)
@@ -286,18 +289,12 @@ func CheckHost(g *policy.Grant, host []sandbox.Lack, cgroups map[string]string) 
 
 // asked reports whether the grant sets a limit that the control carries.
 func asked(g *policy.Grant, c policy.Control) bool {
-	switch c {
-	case policy.ControlMemory:
-		return g.Cgroup.Memory > 0
-	case policy.ControlPids:
-		return g.Cgroup.Pids > 0
-	case policy.ControlCPU:
-		return g.Cgroup.CPU > 0
-	case policy.ControlIO:
-		return g.Cgroup.IOWeight > 0
-	default:
-		return false
-	}
+	return map[policy.Control]bool{
+		policy.ControlMemory: g.Cgroup.Memory > 0,
+		policy.ControlPids:   g.Cgroup.Pids > 0,
+		policy.ControlCPU:    g.Cgroup.CPU > 0,
+		policy.ControlIO:     g.Cgroup.IOWeight > 0,
+	}[c]
 }
 
 // mountpoint returns the workspace's path inside the home directory, empty where

@@ -34,7 +34,7 @@ type process struct {
 	verdict *proto.Verdict
 	waiters []waiter
 
-	ctx       context.Context    //nolint:containedctx // the life of the process's goroutines, not of a call
+	ctx       context.Context    // the life of the process's goroutines, not of a call
 	stop      context.CancelFunc // ends them
 	told      chan struct{}      // closed when spawn/resp was sent
 	concluded chan struct{}      // closed when the verdict stands

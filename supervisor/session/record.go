@@ -69,8 +69,7 @@ func (s *Session) recordStart(p *process, st *started, pid int) error {
 // noteFailure records a spawn that was allowed and did not come to run.
 func (s *Session) noteFailure(p *process, why error, code proto.Code) {
 	e := audit.StartFailed{Process: p.id, Code: string(code), Reason: why.Error()}
-	var step *sandbox.StepError
-	if errors.As(why, &step) {
+	if step, ok := errors.AsType[*sandbox.StepError](why); ok {
 		e.Step = step.Where + ": " + step.Text
 		if step.Errno != 0 {
 			e.Errno = step.Errno.Error()

@@ -57,7 +57,7 @@ func (s *Session) dispatch(r proto.Request, answer respond) {
 	case *proto.Shutdown:
 		s.grace = r.Timeout.Duration()
 		answer(nil, nil)
-		s.end(proto.CauseSessionEnded)
+		s.end()
 	case *proto.WriteReq:
 		s.write(r, answer)
 	case *proto.KillReq:
@@ -133,14 +133,7 @@ func (s *Session) kill(p *process, r *proto.KillReq, answer respond) {
 		s.killDead(p, r, answer)
 		return
 	}
-	switch r.Signal {
-	case proto.SigTerm:
-		p.blame(proto.CauseKilled, "request", "")
-		s.step(p, StopAsked)
-	case proto.SigKill:
-		p.blame(proto.CauseKilled, "request", "")
-		s.step(p, KillAsked)
-	default:
+	if !r.Signal.Ends() {
 		resp := &proto.KillResp{Reply: proto.Done(r), State: proto.StatusRunning}
 		if err := p.start.proc.Signal(signalOf(r.Signal)); err != nil {
 			resp.Reply = proto.Refused(r, proto.CodeInternal, fmt.Sprintf("cannot signal process: %v", err), "")
@@ -150,6 +143,12 @@ func (s *Session) kill(p *process, r *proto.KillReq, answer respond) {
 		}
 		answer(resp, nil)
 		return
+	}
+	p.blame(proto.CauseKilled, "request", "")
+	if r.Signal == proto.SigKill {
+		s.step(p, KillAsked)
+	} else {
+		s.step(p, StopAsked)
 	}
 	p.waiters = append(p.waiters, waiter{done: func(p *process) {
 		answer(&proto.KillResp{Reply: proto.Done(r), State: p.verdict.Status()}, nil)

@@ -61,6 +61,7 @@ type Session struct {
 	log    *slog.Logger
 	table  Table
 
+	base context.Context // of everything that the session starts: it ends with the session, not with a call
 	work chan func()
 	done chan struct{} // closed when no more work is taken
 	wg   sync.WaitGroup
@@ -109,6 +110,7 @@ func (s *Session) Serve(ctx context.Context) {
 	var sender sync.WaitGroup
 	sender.Go(s.out.serve)
 	s.note(audit.SessionOpened{Role: string(s.opts.Role), Rule: s.adm.Rule.String(), Unit: s.caller.Unit})
+	s.base = context.WithoutCancel(ctx)
 	stop := ctx.Done()
 	for s.over == "" || len(s.procs) > 0 {
 		select {
@@ -116,7 +118,7 @@ func (s *Session) Serve(ctx context.Context) {
 			f()
 		case <-stop:
 			stop = nil
-			s.end(proto.CauseSessionEnded)
+			s.end()
 		}
 	}
 	close(s.done)
@@ -124,7 +126,7 @@ func (s *Session) Serve(ctx context.Context) {
 	s.flush()
 	close(s.out.queue)
 	sender.Wait()
-	s.dropTrees()
+	s.dropTrees(context.WithoutCancel(ctx))
 	s.host.Registry.leave(s.adm.Caller, s)
 	s.note(audit.SessionClosed{Reason: string(s.over)})
 }
@@ -161,19 +163,19 @@ func (s *Session) Left() {
 		}
 		s.left = true
 		if ttl <= 0 || s.live == 0 {
-			s.end(proto.CauseSessionEnded)
+			s.end()
 			return
 		}
-		s.detach = time.AfterFunc(ttl, func() { s.post(func() { s.end(proto.CauseSessionEnded) }) })
+		s.detach = time.AfterFunc(ttl, func() { s.post(func() { s.end() }) })
 	})
 }
 
 // end begins the end: no more spawns, every process stopped.
-func (s *Session) end(why proto.Cause) {
+func (s *Session) end() {
 	if s.over != "" {
 		return
 	}
-	s.over = why
+	s.over = proto.CauseSessionEnded
 	if s.detach != nil {
 		s.detach.Stop()
 	}
@@ -182,7 +184,7 @@ func (s *Session) end(why proto.Cause) {
 	}
 	for _, id := range s.order {
 		if p := s.procs[id]; p != nil {
-			p.blame(why, "session", "")
+			p.blame(s.over, "session", "")
 			s.step(p, SessionOver)
 		}
 	}

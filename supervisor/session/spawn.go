@@ -39,7 +39,7 @@ func (s *Session) spawn(r *proto.SpawnReq, answer respond) {
 		return
 	}
 	p := &process{id: proto.NewID(), req: r, answer: answer, state: Starting, asked: time.Now(), told: make(chan struct{}), concluded: make(chan struct{})}
-	p.ctx, p.stop = context.WithCancel(context.Background())
+	p.ctx, p.stop = context.WithCancel(s.base)
 	s.procs[p.id] = p
 	s.order = append(s.order, p.id)
 	s.live++
@@ -112,7 +112,7 @@ func (s *Session) launch(p *process, pol *policy.Policy) (*started, *proto.Spawn
 	defer cancel()
 	g, dir, err := s.decide(ctx, p, pol)
 	if dir != nil {
-		defer dir.Close() //nolint:errcheck // an O_PATH descriptor
+		defer dir.Close()
 	}
 	if rerr := s.recordDecision(p, g, err); rerr != nil && err == nil && pol.Audit().OnFailure == policy.FailureRefuse {
 		return fail(&auditError{rerr})

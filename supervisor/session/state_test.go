@@ -2,6 +2,7 @@ package session
 
 import (
 	"os"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -89,7 +90,7 @@ func TestEffectsHappenOnce(t *testing.T) {
 					done += mark
 				}
 			}
-			walk(node{m.Next, done}, append(path[:len(path):len(path)], e))
+			walk(node{m.Next, done}, append(slices.Clip(path), e))
 		}
 	}
 	walk(node{Starting, ""}, nil)

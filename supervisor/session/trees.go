@@ -144,7 +144,7 @@ func prepareMountpoint(dir, rel string, uid, gid int) error {
 	if err != nil {
 		return fmt.Errorf("cannot open the home directory: %w", err)
 	}
-	defer root.Close() //nolint:errcheck // a directory that was only read
+	defer root.Close()
 	for i := range rel {
 		if rel[i] != '/' && i != len(rel)-1 {
 			continue
@@ -166,10 +166,10 @@ func prepareMountpoint(dir, rel string, uid, gid int) error {
 }
 
 // dropTrees gives the session's trees and its uid back.
-func (s *Session) dropTrees() {
+func (s *Session) dropTrees(ctx context.Context) {
 	s.trees.mu.Lock()
 	defer s.trees.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), releaseTime)
+	ctx, cancel := context.WithTimeout(ctx, releaseTime)
 	defer cancel()
 	for name, t := range s.trees.made {
 		err := t.dir.Close()

@@ -53,8 +53,12 @@ func devices(terminal bool) []sandbox.Entry {
 		es = append(es, sandbox.Entry{Kind: sandbox.EntryDevice, Path: "/dev/" + n, Source: "/dev/" + n, Writable: true, NoExec: true})
 	}
 	for _, l := range [][2]string{
-		{"/dev/fd", "/proc/self/fd"}, {"/dev/stdin", "/proc/self/fd/0"}, {"/dev/stdout", "/proc/self/fd/1"},
-		{"/dev/stderr", "/proc/self/fd/2"}, {"/dev/ptmx", "pts/ptmx"}, {"/var/tmp", "/tmp"},
+		{"/dev/fd", "/proc/self/fd"},
+		{"/dev/stdin", "/proc/self/fd/0"},
+		{"/dev/stdout", "/proc/self/fd/1"},
+		{"/dev/stderr", "/proc/self/fd/2"},
+		{"/dev/ptmx", "pts/ptmx"},
+		{"/var/tmp", "/tmp"},
 	} {
 		es = append(es, sandbox.Entry{Kind: sandbox.EntrySymlink, Path: l[0], Source: l[1]})
 	}
@@ -118,8 +122,7 @@ func widest(a, b sandbox.Entry) sandbox.Entry {
 // shown reports whether a bind of the same place with the same rights already
 // contains e.
 func shown(es []sandbox.Entry, e sandbox.Entry) bool {
-	for i := len(es) - 1; i >= 0; i-- {
-		o := es[i]
+	for _, o := range slices.Backward(es) {
 		if o.Kind != sandbox.EntryBind || !below(e.Path, o.Path) {
 			continue
 		}
