@@ -258,19 +258,19 @@ func failure(f *stagewire.Failure) error {
 	case stagewire.KindRefused, stagewire.KindKernel:
 	}
 	if f.Errno != 0 {
-		return &stageFailure{say: f.Say, errno: syscall.Errno(f.Errno)}
+		return &stageError{say: f.Say, errno: syscall.Errno(f.Errno)}
 	}
 	return errors.New(f.Say)
 }
 
-// stageFailure is a text of the stage's that still unwraps to its errno.
-type stageFailure struct {
+// stageError is a text of the stage's that still unwraps to its errno.
+type stageError struct {
 	say   string
 	errno syscall.Errno
 }
 
 // Error returns the stage's own words, which end in the errno's text.
-func (f *stageFailure) Error() string { return f.say }
+func (f *stageError) Error() string { return f.say }
 
 // Unwrap returns the errno.
-func (f *stageFailure) Unwrap() error { return f.errno }
+func (f *stageError) Unwrap() error { return f.errno }

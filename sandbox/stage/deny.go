@@ -239,7 +239,7 @@ func (d *denier) absent(y sandbox.Deny, h *holder, at string, cur *os.File, name
 	}
 	orig := h.orig
 	if orig == nil {
-		if st, err := linux.Stat(cur); err == nil && sandbox.Identity(idOf(st)).Dev == h.id.Dev {
+		if st, err := linux.Stat(cur); err == nil && idOf(st).Dev == h.id.Dev {
 			return nil, nil // in the view's own memory, which is read-only: nothing can appear there
 		}
 		orig = cur

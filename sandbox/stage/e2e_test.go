@@ -212,8 +212,12 @@ func testProfile() sandbox.Profile {
 	}
 	p.View = append(p.View, sandbox.Entry{Kind: sandbox.EntrySymlink, Path: "/dev/fd", Source: "/proc/self/fd"})
 	p.Landlock.Rules = []sandbox.Rule{
-		{Path: "/usr", Access: "rx"}, {Path: "/etc", Access: "r"}, {Path: "/dev", Access: "rw"}, {Path: "/proc", Access: "r"},
-		{Path: "/tmp", Access: "rwx"}, {Path: "/dev/shm", Access: "rw"},
+		{Path: "/usr", Access: "rx"},
+		{Path: "/etc", Access: "r"},
+		{Path: "/dev", Access: "rw"},
+		{Path: "/proc", Access: "r"},
+		{Path: "/tmp", Access: "rwx"},
+		{Path: "/dev/shm", Access: "rw"},
 	}
 	return p
 }

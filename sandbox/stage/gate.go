@@ -1,19 +1,18 @@
 package stage
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"os"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"pinfold/sandbox"
-	"pinfold/sandbox/internal/image"
 	"pinfold/sandbox/internal/launch"
 	"pinfold/sandbox/internal/linux"
 )
@@ -26,87 +25,63 @@ func (l *launcher) gate(ctx context.Context) (sandbox.Enforcement, error) {
 	if err := l.await(ctx); err != nil {
 		return sandbox.Enforcement{}, err
 	}
+	if err := l.status.SetReadDeadline(time.Time{}); err != nil {
+		return sandbox.Enforcement{}, failed("wait for the last gate", err)
+	}
 	return l.verify()
 }
 
-// await returns once the target reads from its last gate, or with the step that
-// failed before.
+// await returns once the target says that it goes to its last gate, or with the
+// step that failed before. Who says so is told by the kernel: SCM_CREDENTIALS,
+// unix(7), with the pid as we see it.
 func (l *launcher) await(ctx context.Context) error {
-	wait := firstWait
-	for {
-		if err := l.status.SetReadDeadline(time.Now().Add(wait)); err != nil {
-			return failed("wait for the last gate", err)
-		}
-		wait = min(2*wait, lastWait)
-		buf := make([]byte, launch.MaxRecord+1)
-		m, err := linux.Receive(l.status, buf)
-		if err == nil {
-			linux.CloseAll(m.Files...)
-			return l.record(m.Data)
-		}
-		if errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) {
-			return failed("wait for the last gate", errors.New("PID 1 ended without a word"))
-		}
-		if !errors.Is(err, os.ErrDeadlineExceeded) {
-			return failed("wait for the last gate", err)
-		}
-		if ctx.Err() != nil {
-			return failed("wait for the last gate", ctx.Err())
-		}
-		ok, err := l.atGate()
-		if err != nil {
-			return failed("wait for the last gate", err)
-		}
-		if ok {
-			return l.status.SetReadDeadline(time.Time{})
-		}
+	defer context.AfterFunc(ctx, func() {
+		_ = l.status.SetReadDeadline(time.Unix(1, 0)) // a closed socket wakes the reader by itself
+	})()
+	buf := make([]byte, launch.MaxRecord+1)
+	m, err := linux.Receive(l.status, buf)
+	switch {
+	case errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET):
+		err = errors.New("PID 1 ended without a word")
+	case ctx.Err() != nil:
+		err = ctx.Err()
 	}
-}
-
-const (
-	firstWait = 500 * time.Microsecond
-	lastWait  = 5 * time.Millisecond
-)
-
-func (l *launcher) record(b []byte) error {
-	r, err := launch.DecodeRecord(b)
+	if err != nil {
+		linux.CloseAll(m.Files...)
+		return failed("wait for the last gate", err)
+	}
+	linux.CloseAll(m.Files...)
+	r, err := launch.DecodeRecord(m.Data)
 	if err != nil {
 		return failed("wait for the last gate", err)
 	}
-	f, ok := r.(launch.Failed)
-	if !ok {
+	switch r := r.(type) {
+	case launch.Waiting:
+		return l.found(m)
+	case launch.Failed:
+		text := l.v.prog.Step(r.Step)
+		return &sandbox.StepError{
+			Step: r.Step, Text: text, Where: l.v.prog.Where(r.Step), Errno: r.Errno, Hint: sandbox.StepHint(text, r.Errno),
+		}
+	default:
 		return failed("wait for the last gate", fmt.Errorf("PID 1 sent %T", r))
-	}
-	text := l.v.prog.Step(f.Step)
-	return &sandbox.StepError{
-		Step: f.Step, Text: text, Where: l.v.prog.Where(f.Step), Errno: f.Errno, Hint: sandbox.StepHint(text, f.Errno),
 	}
 }
 
-// atGate finds the target in its cgroup and reports whether it reads from its
-// last gate: syscall in proc(5).
-func (l *launcher) atGate() (bool, error) {
-	if l.target == 0 {
-		b, err := linux.ReadFrom(l.job, maxProcFile)
-		if err != nil {
-			return false, err
-		}
-		line, _, _ := bytes.Cut(b, []byte("\n"))
-		if len(line) == 0 {
-			return false, nil
-		}
-		if l.target, err = strconv.Atoi(string(line)); err != nil {
-			return false, err
-		}
+// found checks that the one who waits is in the job cgroup and is not PID 1.
+func (l *launcher) found(m linux.Message) error {
+	if m.Cred == nil || m.Cred.Pid <= 0 || int(m.Cred.Pid) == l.pid {
+		return failed("find the target", errors.New("its record names no process of its own"))
 	}
-	b, err := linux.ReadProc(procPath(l.target, "syscall"), maxProcFile)
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) {
-		return false, nil // it failed: its record comes
-	}
+	l.target = int(m.Cred.Pid)
+	b, err := linux.ReadFrom(l.job, maxProcFile)
 	if err != nil {
-		return false, err
+		return failed("find the target", err)
 	}
-	return bytes.HasPrefix(b, fmt.Appendf(nil, "%d %#x ", unix.SYS_READ, image.FDGate2)), nil
+	if !slices.Contains(strings.Fields(string(b)), strconv.Itoa(l.target)) {
+		return failed("find the target", fmt.Errorf("process %d is not in the cgroup %s/job", l.target, l.c.Cgroup))
+	}
+	return nil
 }
 
 const maxProcFile = 4 << 20 // bytes of a file of proc(5) or of a cgroup

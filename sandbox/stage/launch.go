@@ -158,6 +158,7 @@ func (l *launcher) prepare() error {
 	}
 	l.build.AttachFiles = l.m.files
 	l.build.LandlockABI = l.m.abi
+	l.build.Announce = sandbox.On
 	if l.s.memfdNoexec(&l.p.Profile) {
 		l.build.MemfdNoexec = sandbox.On
 	}
@@ -183,6 +184,9 @@ func (l *launcher) prepare() error {
 	}
 	l.files[image.FDStatus], l.files[image.FDPeer] = theirs, ours
 	d, err := linux.Dup(ours)
+	if err == nil {
+		err = linux.PassCred(ours) // before anything can be sent
+	}
 	if err == nil {
 		l.status, err = linux.Pollable(d)
 	}

@@ -138,9 +138,12 @@ func TestDeny(t *testing.T) {
 	give(t, w+"/.git/link")
 	p := testProfile()
 	p.Deny = []sandbox.Deny{
-		{Path: "/work/.git/hooks", Absent: sandbox.AbsentPlaceholder}, {Path: "/work/.git/config", Absent: sandbox.AbsentPlaceholder, Readable: true},
-		{Path: "/work/.git/link/inner", Absent: sandbox.AbsentPlaceholder}, {Path: "/work/none/deep/er", Absent: sandbox.AbsentPlaceholder},
-		{Path: "/work/skipped", Absent: sandbox.AbsentSkip}, {Path: "/tmp/x", Absent: sandbox.AbsentRefuse},
+		{Path: "/work/.git/hooks", Absent: sandbox.AbsentPlaceholder},
+		{Path: "/work/.git/config", Absent: sandbox.AbsentPlaceholder, Readable: true},
+		{Path: "/work/.git/link/inner", Absent: sandbox.AbsentPlaceholder},
+		{Path: "/work/none/deep/er", Absent: sandbox.AbsentPlaceholder},
+		{Path: "/work/skipped", Absent: sandbox.AbsentSkip},
+		{Path: "/tmp/x", Absent: sandbox.AbsentRefuse},
 		{Path: "/usr/share/no such", Absent: sandbox.AbsentSkip},
 	}
 	script := `ls .git/hooks; cat .git/config; cat real/inner; cat .git/link/inner

@@ -43,8 +43,7 @@ type placeRecord struct {
 	Dir  string           `json:"dir"`
 	Name string           `json:"name"`
 	UID  uint32           `json:"uid"`
-	ID   sandbox.Identity `json:"id"`             // zero until it is made
-	Pids []int            `json:"pids,omitempty"` // PID 1s of the pens that need it
+	ID   sandbox.Identity `json:"id"` // zero until it is made
 }
 
 // hold makes the placeholder name below dir with peer's rights, or takes a share
@@ -167,8 +166,8 @@ func (p *place) remove() error {
 	return err
 }
 
-// newPlaces removes what an earlier stage left behind, unless a pen that needs it
-// is still there.
+// newPlaces removes what an earlier stage left behind. A pen that outlived that
+// stage keeps its mask until then: the directory below it is all that goes.
 func newPlaces(dir string) (*places, error) {
 	s := &places{dir: dir, held: map[sandbox.Identity]*place{}}
 	if err := os.MkdirAll(dir, 0o700); err != nil {

@@ -23,7 +23,7 @@ const (
 
 func (s *server) scratchPath(name string) (string, error) {
 	ok := name != "" && len(name) <= maxScratchName && name[0] != '.' &&
-		strings.Trim(strings.ToLower(name), "abcdefghijklmnopqrstuvwxyz0123456789-_.") == ""
+		strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.") == ""
 	if !ok {
 		return "", refused("cannot use scratch name %q: letters, digits, - _ and . only", name)
 	}

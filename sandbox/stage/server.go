@@ -108,7 +108,7 @@ func Serve(ctx context.Context, conn *os.File, c Config) (err error) {
 	buf := make([]byte, stagewire.MaxInline)
 	for {
 		m, files, err := stagewire.Receive(conn, buf)
-		var bad *stagewire.BadMessage
+		var bad *stagewire.BadMessageError
 		switch {
 		case errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, os.ErrClosed):
 			return nil

@@ -12,7 +12,7 @@ import (
 // 0 inside is PID 1's, which so keeps its capabilities over its exec and is
 // nobody's on the host; with rootMap it is the run uid, and PID 1, which then is
 // not root inside either, keeps them as ambient ones.
-func (s *server) userNS(l *launch.Start, r *launch.Registers, rootMap bool) { //nolint:revive // flag-parameter: a fact of the profile
+func (s *server) userNS(l *launch.Start, r *launch.Registers, rootMap bool) {
 	run, init := 0, 0
 	if rootMap {
 		init = 1

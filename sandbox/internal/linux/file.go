@@ -212,26 +212,26 @@ func IsSealed(f *os.File) bool {
 }
 
 // ReadProc returns what a file of proc(5) or of a cgroup holds, whose size is not
-// known beforehand; at most max bytes, more is ErrTruncated.
-func ReadProc(name string, max int) ([]byte, error) {
+// known beforehand; at most limit bytes, more is ErrTruncated.
+func ReadProc(name string, limit int) ([]byte, error) {
 	var n int
 	if err := retry("open "+name, func() (err error) { n, err = unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC, 0); return }); err != nil {
 		return nil, err
 	}
 	defer func() { _ = unix.Close(n) }()
-	return readAll(n, name, max)
+	return readAll(n, name, limit)
 }
 
 // ReadFrom is ReadProc of an open file, from its beginning.
-func ReadFrom(f *os.File, max int) ([]byte, error) {
+func ReadFrom(f *os.File, limit int) ([]byte, error) {
 	n := fd(f)
 	if err := retry("lseek "+f.Name(), func() error { _, err := unix.Seek(n, 0, unix.SEEK_SET); return err }); err != nil {
 		return nil, err
 	}
-	return readAll(n, f.Name(), max)
+	return readAll(n, f.Name(), limit)
 }
 
-func readAll(n int, name string, max int) ([]byte, error) {
+func readAll(n int, name string, limit int) ([]byte, error) {
 	b := make([]byte, 0, 4096)
 	for {
 		if len(b) == cap(b) {
@@ -245,7 +245,7 @@ func readAll(n int, name string, max int) ([]byte, error) {
 		if k == 0 {
 			return b, nil
 		}
-		if b = b[:len(b)+k]; len(b) > max {
+		if b = b[:len(b)+k]; len(b) > limit {
 			return nil, ErrTruncated
 		}
 	}

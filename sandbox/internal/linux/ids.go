@@ -16,13 +16,12 @@ func peerGroups(s int) ([]uint32, error) {
 		n := uint32(len(g) * 4)
 		_, _, e := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(s), unix.SOL_SOCKET, unix.SO_PEERGROUPS,
 			uintptr(unsafe.Pointer(&g[0])), uintptr(unsafe.Pointer(&n)), 0)
-		switch e {
-		case 0:
+		if e == 0 {
 			return g[:n/4], nil
-		case unix.ERANGE:
+		}
+		if e == unix.ERANGE {
 			g = make([]uint32, n/4)
-		case unix.EINTR:
-		default:
+		} else if e != unix.EINTR {
 			return nil, os.NewSyscallError("getsockopt SO_PEERGROUPS", e)
 		}
 	}
@@ -81,7 +80,6 @@ func threadGroups() ([]uint32, error) {
 }
 
 // setThread sets the file-system ids and groups of the calling thread alone.
-// setfsuid answers the old id and never an error: the second call reads it back.
 func setThread(uid, gid uint32, groups []uint32) error {
 	var at unsafe.Pointer
 	if len(groups) > 0 {
@@ -90,13 +88,18 @@ func setThread(uid, gid uint32, groups []uint32) error {
 	if _, _, e := unix.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(groups)), uintptr(at), 0); e != 0 {
 		return os.NewSyscallError("setgroups", e)
 	}
-	unix.RawSyscall(unix.SYS_SETFSGID, uintptr(gid), 0, 0)
-	if r, _, _ := unix.RawSyscall(unix.SYS_SETFSGID, uintptr(gid), 0, 0); uint32(r) != gid {
-		return os.NewSyscallError("setfsgid", unix.EPERM)
+	if err := setOne("setfsgid", unix.SYS_SETFSGID, gid); err != nil {
+		return err
 	}
-	unix.RawSyscall(unix.SYS_SETFSUID, uintptr(uid), 0, 0)
-	if r, _, _ := unix.RawSyscall(unix.SYS_SETFSUID, uintptr(uid), 0, 0); uint32(r) != uid {
-		return os.NewSyscallError("setfsuid", unix.EPERM)
+	return setOne("setfsuid", unix.SYS_SETFSUID, uid)
+}
+
+// setOne sets an id whose call answers the old one and never an error: asked a
+// second time it answers the new one.
+func setOne(call string, number uintptr, id uint32) error {
+	_, _, _ = unix.RawSyscall(number, uintptr(id), 0, 0)
+	if r, _, _ := unix.RawSyscall(number, uintptr(id), 0, 0); uint32(r) != id {
+		return os.NewSyscallError(call, unix.EPERM)
 	}
 	return nil
 }

@@ -26,11 +26,8 @@ func retry(call string, f func() error) error {
 
 // Errno returns the errno inside err, or 0 when there is none.
 func Errno(err error) syscall.Errno {
-	var e syscall.Errno
-	if errors.As(err, &e) {
-		return e
-	}
-	return 0
+	e, _ := errors.AsType[syscall.Errno](err)
+	return e
 }
 
 // ErrnoName returns the name of the errno inside err, such as ENOENT, or

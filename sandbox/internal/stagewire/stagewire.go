@@ -12,9 +12,10 @@ package stagewire
 
 import (
 	"fmt"
-	"github.com/go-json-experiment/json/jsontext"
 	"io"
 	"os"
+
+	"github.com/go-json-experiment/json/jsontext"
 
 	"pinfold/sandbox/internal/linux"
 )
@@ -120,7 +121,7 @@ func Send(s *os.File, m Message, files ...*os.File) error {
 }
 
 // Receive takes one message from s. buf must hold MaxInline bytes; the message
-// does not point into it. The caller closes the files. Any error but a *BadMessage
+// does not point into it. The caller closes the files. Any error but a *BadMessageError
 // ends the connection.
 func Receive(s *os.File, buf []byte) (Message, []*os.File, error) {
 	got, err := linux.Receive(s, buf)
@@ -130,22 +131,22 @@ func Receive(s *os.File, buf []byte) (Message, []*os.File, error) {
 	m, files, err := decode(got.Data, got.Files)
 	if err != nil {
 		linux.CloseAll(got.Files...)
-		return m, nil, &BadMessage{ID: m.ID, Err: err}
+		return m, nil, &BadMessageError{ID: m.ID, Err: err}
 	}
 	return m, files, nil
 }
 
-// BadMessage is what Receive answers for bytes that are no message.
-type BadMessage struct {
+// BadMessageError is what Receive answers for bytes that are no message.
+type BadMessageError struct {
 	ID  uint64 // 0 when it could not be read
 	Err error
 }
 
 // Error says why the message is bad.
-func (e *BadMessage) Error() string { return "cannot decode message: " + e.Err.Error() }
+func (e *BadMessageError) Error() string { return "cannot decode message: " + e.Err.Error() }
 
 // Unwrap returns the cause.
-func (e *BadMessage) Unwrap() error { return e.Err }
+func (e *BadMessageError) Unwrap() error { return e.Err }
 
 func decode(data []byte, files []*os.File) (Message, []*os.File, error) {
 	var m Message

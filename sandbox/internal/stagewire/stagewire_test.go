@@ -109,9 +109,9 @@ func TestReceiveBad(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, files, err := stagewire.Receive(b, make([]byte, stagewire.MaxInline))
-			var bad *stagewire.BadMessage
+			var bad *stagewire.BadMessageError
 			if !errors.As(err, &bad) || len(files) != 0 {
-				t.Errorf("Receive(%s) = %d files, %v; want a BadMessage", tt.data, len(files), err)
+				t.Errorf("Receive(%s) = %d files, %v; want a BadMessageError", tt.data, len(files), err)
 			}
 		})
 	}
@@ -139,9 +139,9 @@ func FuzzReceive(f *testing.F) {
 			t.Fatal(err)
 		}
 		m, files, err := stagewire.Receive(y, make([]byte, stagewire.MaxInline))
-		var bad *stagewire.BadMessage
+		var bad *stagewire.BadMessageError
 		if err != nil && !errors.As(err, &bad) {
-			t.Errorf("Receive(%q) = %v; want nil or a BadMessage", b, err)
+			t.Errorf("Receive(%q) = %v; want nil or a BadMessageError", b, err)
 		}
 		if len(files) != 0 || err == nil && m.Large != 0 {
 			t.Errorf("Receive(%q) = %+v with %d files; want none", b, m, len(files))
