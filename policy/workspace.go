@@ -181,13 +181,10 @@ func (w *walk) forbiddenDir(dir Fact) string {
 // homes are the caller's home as passwd has it and without symbolic links.
 func (w *walk) homes() []string {
 	resolved := w.resolvedHome()
-	switch {
-	case resolved == "":
+	if resolved == "" {
 		return nil
-	case resolved == w.c.Home:
-		return []string{resolved}
 	}
-	return []string{resolved, w.c.Home}
+	return slices.Compact([]string{resolved, w.c.Home})
 }
 
 // inView are the built-in paths, and names below the caller's homes, that lie in
