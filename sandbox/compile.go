@@ -3,9 +3,9 @@ package sandbox
 import (
 	"fmt"
 
-	"pinfold/sandbox/internal/image"
-
 	"golang.org/x/sys/unix"
+
+	"pinfold/sandbox/internal/image"
 )
 
 // Switch turns something of a Build on.

@@ -46,6 +46,7 @@ func BenchmarkSpawn(b *testing.B) {
 	defer tree.Close()
 	pen := func(c penConfig) func(b *testing.B) {
 		return func(b *testing.B) {
+			b.Helper()
 			for b.Loop() {
 				p := startPen(b, c, build, prog, im)
 				p.start(b)

@@ -5,9 +5,9 @@ import (
 	"path"
 	"strings"
 
-	"pinfold/sandbox/internal/image"
-
 	"golang.org/x/sys/unix"
+
+	"pinfold/sandbox/internal/image"
 )
 
 // check refuses what cannot be built. Whether it may be built is for the stage.

@@ -11,12 +11,12 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"pinfold/sandbox/internal/image"
 	"pinfold/sandbox/internal/launch"
 	"pinfold/sandbox/internal/linux"
 	"pinfold/sandbox/internal/ruleset"
-
-	"golang.org/x/sys/unix"
 )
 
 // wantFailed wants the launch to end with a failed step.
@@ -229,7 +229,8 @@ func cgroupDir(t *testing.T, mount string) string {
 	if fs.Type != unix.CGROUP_SUPER_MAGIC && fs.Type != unix.CGROUP2_SUPER_MAGIC {
 		t.Skipf("%s is no cgroup hierarchy: type %#x", mount, fs.Type)
 	}
-	dir, err := os.MkdirTemp(mount, "pinfold-test-")
+	dir := filepath.Join(mount, fmt.Sprintf("pinfold-test-compile-%d", os.Getpid()))
+	err := os.Mkdir(dir, 0o755)
 	if err != nil {
 		t.Skipf("mkdir in %s = %v", mount, err)
 	}

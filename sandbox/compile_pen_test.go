@@ -11,13 +11,13 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"pinfold/sandbox/internal/filter"
 	"pinfold/sandbox/internal/image"
 	"pinfold/sandbox/internal/launch"
 	"pinfold/sandbox/internal/linux"
 	"pinfold/sandbox/internal/ruleset"
-
-	"golang.org/x/sys/unix"
 )
 
 // penWait bounds every wait of a test for a pen.
@@ -25,10 +25,10 @@ const penWait = 3 * time.Minute
 
 // needRoot skips a test that mounts and takes other ids, with the proof that it
 // may not.
-func needRoot(t testing.TB) {
-	t.Helper()
+func needRoot(tb testing.TB) {
+	tb.Helper()
 	if uid := os.Geteuid(); uid != 0 {
-		t.Skipf("effective uid %d is not 0", uid)
+		tb.Skipf("effective uid %d is not 0", uid)
 	}
 }
 
@@ -88,23 +88,23 @@ type penConfig struct {
 	work    string   // host directory behind /home/u/work; empty: a new one
 }
 
-func testFilter(t testing.TB) []unix.SockFilter {
-	t.Helper()
+func testFilter(tb testing.TB) []unix.SockFilter {
+	tb.Helper()
 	f, err := filter.Compile(filter.Default, nil, nil, filter.Options{})
 	if err != nil {
-		t.Fatalf("filter.Compile(default) = %v", err)
+		tb.Fatalf("filter.Compile(default) = %v", err)
 	}
 	return f.Insns
 }
 
-func testBuild(t testing.TB, c penConfig) Build {
-	t.Helper()
-	b := Build{Groups: On, Announce: On, Filter: testFilter(t)}
+func testBuild(tb testing.TB, c penConfig) Build {
+	tb.Helper()
+	b := Build{Groups: On, Announce: On, Filter: testFilter(tb)}
 	abi, err := ruleset.ABI()
 	if err == nil {
 		b.LandlockABI = abi
 	} else if !errors.Is(err, ruleset.ErrUnsupported) {
-		t.Fatalf("ruleset.ABI() = %v", err)
+		tb.Fatalf("ruleset.ABI() = %v", err)
 	}
 	if c.build != nil {
 		c.build(&b)
@@ -113,27 +113,27 @@ func testBuild(t testing.TB, c penConfig) Build {
 }
 
 // newPen starts PID 1, which waits at the first gate.
-func newPen(t testing.TB, c penConfig) *pen {
-	t.Helper()
-	needRoot(t)
-	b := testBuild(t, c)
+func newPen(tb testing.TB, c penConfig) *pen {
+	tb.Helper()
+	needRoot(tb)
+	b := testBuild(tb, c)
 	prog, err := Compile(c.profile, b)
 	if err != nil {
-		t.Fatalf("Compile(%s) = %v", c.profile.Name, err)
+		tb.Fatalf("Compile(%s) = %v", c.profile.Name, err)
 	}
-	return startPen(t, c, b, prog, nil)
+	return startPen(tb, c, b, prog, nil)
 }
 
-func startPen(t testing.TB, c penConfig, b Build, prog *image.Program, im *os.File) *pen {
-	t.Helper()
+func startPen(tb testing.TB, c penConfig, b Build, prog *image.Program, im *os.File) *pen {
+	tb.Helper()
 	p := &pen{prog: prog, work: c.work}
 	if p.work == "" {
-		p.work = t.TempDir()
+		p.work = tb.TempDir()
 	}
 	must := func(f *os.File, err error) *os.File {
-		t.Helper()
+		tb.Helper()
 		if err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 		return f
 	}
@@ -145,22 +145,22 @@ func startPen(t testing.TB, c penConfig, b Build, prog *image.Program, im *os.Fi
 	}()
 	their := func(f *os.File) *os.File { theirs = append(theirs, f); return f }
 	pair := func(name string) (r, w *os.File) {
-		t.Helper()
+		tb.Helper()
 		r, w, err := os.Pipe()
 		if err != nil {
-			t.Fatalf("pipe %s: %v", name, err)
+			tb.Fatalf("pipe %s: %v", name, err)
 		}
 		return r, w
 	}
 	if im == nil {
-		im = their(must(prog.Memfd("test", t.TempDir())))
+		im = their(must(prog.Memfd("test", tb.TempDir())))
 	}
 	sv, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	if err := unix.SetNonblock(sv[0], true); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	p.status = os.NewFile(uintptr(sv[0]), "status")
 	st := their(os.NewFile(uintptr(sv[1]), "status of PID 1"))
@@ -181,20 +181,20 @@ func startPen(t testing.TB, c penConfig, b Build, prog *image.Program, im *os.Fi
 	}
 	var tree *os.File
 	if c.tree == nil {
-		tree = their(testTree(t))
+		tree = their(testTree(tb))
 	} else {
 		tree = their(must(linux.CloneMount(c.tree, linux.Tree)))
 	}
 	files[image.FDTree] = linux.FD(tree)
 	if err := os.Chmod(p.work, 0o777); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	wd := their(must(os.Open(p.work)))
 	files[image.FDAttach] = linux.FD(their(must(linux.CloneMount(wd, linux.One))))
-	canary := their(testCanary(t))
+	canary := their(testCanary(tb))
 	files[image.FDCanary] = linux.FD(canary)
 	if b.LandlockABI > 0 {
-		files[image.FDRuleset] = linux.FD(their(testRuleset(t, c.profile, tree, wd)))
+		files[image.FDRuleset] = linux.FD(their(testRuleset(tb, c.profile, tree, wd)))
 	}
 	s := launch.Start{
 		Image: im, Files: files, Flags: CloneFlags(c.profile), Program: c.program, Dir: c.dir, Argv: c.argv, Env: c.env,
@@ -214,14 +214,14 @@ func startPen(t testing.TB, c penConfig, b Build, prog *image.Program, im *os.Fi
 	}
 	ids := launch.Registers{UID: uid, GID: uid, InitUID: 65532, InitGID: 65532, Script: c.script, Rows: 24, Cols: 80}
 	if _, err := p.status.Write(ids.Encode()); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	p.pid, p.pidfd, err = launch.Run(s)
 	if err != nil {
-		t.Fatalf("launch.Run(%v) = %v", c.argv, err)
+		tb.Fatalf("launch.Run(%v) = %v", c.argv, err)
 	}
 	p.ours = append(ours, p.pidfd)
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		p.end()
 		p.closeAll()
 	})
@@ -258,12 +258,12 @@ func (p *pen) wait() syscall.WaitStatus {
 
 // testTree builds a detached view: the host's /usr, its merged directories as
 // symlinks, the device nodes, and this test's executable as /probe.
-func testTree(t testing.TB) *os.File {
-	t.Helper()
+func testTree(tb testing.TB) *os.File {
+	tb.Helper()
 	check := func(err error) {
-		t.Helper()
+		tb.Helper()
 		if err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 	}
 	root, err := linux.NewMount("tmpfs", 0, linux.Option{Key: "mode", Value: "0755"}, linux.Option{Key: "size", Value: "64k"})
@@ -304,20 +304,20 @@ func testTree(t testing.TB) *os.File {
 	return root
 }
 
-func testCanary(t testing.TB) *os.File {
-	t.Helper()
+func testCanary(tb testing.TB) *os.File {
+	tb.Helper()
 	m, err := linux.NewMount("tmpfs", 0, linux.Option{Key: "mode", Value: "0755"})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	if err := linux.MkfileAt(m, image.CanaryFile, 0o444); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return m
 }
 
-func testRuleset(t testing.TB, p Profile, tree, work *os.File) *os.File {
-	t.Helper()
+func testRuleset(tb testing.TB, p Profile, tree, work *os.File) *os.File {
+	tb.Helper()
 	var rules []ruleset.Rule
 	var files []*os.File
 	for _, r := range StageRules(p) {
@@ -326,7 +326,7 @@ func testRuleset(t testing.TB, p Profile, tree, work *os.File) *os.File {
 			var err error
 			f, err = os.OpenFile("/proc/self/fd/"+strconv.Itoa(linux.FD(tree))+r.Path, unix.O_PATH, 0)
 			if err != nil {
-				t.Fatal(err)
+				tb.Fatal(err)
 			}
 			files = append(files, f)
 		}
@@ -334,26 +334,26 @@ func testRuleset(t testing.TB, p Profile, tree, work *os.File) *os.File {
 	}
 	fd, _, _, err := ruleset.New(rules)
 	if err != nil {
-		t.Fatalf("ruleset.New(%v) = %v", rules, err)
+		tb.Fatalf("ruleset.New(%v) = %v", rules, err)
 	}
 	linux.CloseAll(files...)
 	return os.NewFile(uintptr(fd), "ruleset")
 }
 
 // open opens a gate.
-func open(t testing.TB, gate *os.File) {
-	t.Helper()
+func open(tb testing.TB, gate *os.File) {
+	tb.Helper()
 	if _, err := gate.Write([]byte{1}); err != nil {
-		t.Fatalf("open gate: %v", err)
+		tb.Fatalf("open gate: %v", err)
 	}
 }
 
 // next returns the next record.
-func (p *pen) next(t testing.TB) launch.Record {
-	t.Helper()
+func (p *pen) next(tb testing.TB) launch.Record {
+	tb.Helper()
 	r, err := p.read()
 	if err != nil {
-		t.Fatalf("next record: %v", err)
+		tb.Fatalf("next record: %v", err)
 	}
 	return r
 }
@@ -374,83 +374,87 @@ func (p *pen) read() (launch.Record, error) {
 }
 
 // start opens both gates and wants the target to run.
-func (p *pen) start(t testing.TB) launch.Started {
-	t.Helper()
-	open(t, p.gate1)
-	open(t, p.gate2)
-	p.waiting(t)
-	r := p.next(t)
+func (p *pen) start(tb testing.TB) launch.Started {
+	tb.Helper()
+	open(tb, p.gate1)
+	open(tb, p.gate2)
+	p.waiting(tb)
+	r := p.next(tb)
 	if f, ok := r.(launch.Failed); ok {
-		t.Fatalf("step %d %s of %s: %v", f.Step, p.prog.Step(f.Step), p.prog.Where(f.Step), f.Errno)
+		tb.Fatalf("step %d %s of %s: %v", f.Step, p.prog.Step(f.Step), p.prog.Where(f.Step), f.Errno)
 	}
-	return r.(launch.Started)
+	s, ok := r.(launch.Started)
+	if !ok {
+		tb.Fatalf("record = %#v; want Started", r)
+	}
+	return s
 }
 
 // waiting wants the target at its last gate.
-func (p *pen) waiting(t testing.TB) {
-	t.Helper()
-	switch r := p.next(t).(type) {
+func (p *pen) waiting(tb testing.TB) {
+	tb.Helper()
+	switch r := p.next(tb).(type) {
 	case launch.Waiting:
 	case launch.Failed:
-		t.Fatalf("step %d %s of %s: %v", r.Step, p.prog.Step(r.Step), p.prog.Where(r.Step), r.Errno)
+		tb.Fatalf("step %d %s of %s: %v", r.Step, p.prog.Step(r.Step), p.prog.Where(r.Step), r.Errno)
 	default:
-		t.Fatalf("record = %#v; want Waiting", r)
+		tb.Fatalf("record = %#v; want Waiting", r)
 	}
 }
 
 // failed returns the failed step, behind a Waiting record if there is one.
-func (p *pen) failed(t testing.TB) launch.Failed {
-	t.Helper()
-	r := p.next(t)
+func (p *pen) failed(tb testing.TB) launch.Failed {
+	tb.Helper()
+	r := p.next(tb)
 	if _, ok := r.(launch.Waiting); ok {
-		r = p.next(t)
+		r = p.next(tb)
 	}
 	f, ok := r.(launch.Failed)
 	if !ok {
-		t.Fatalf("record = %#v; want Failed", r)
+		tb.Fatalf("record = %#v; want Failed", r)
 	}
 	return f
 }
 
 // ended wants the record of the target's end.
-func (p *pen) ended(t testing.TB) launch.Ended {
-	t.Helper()
-	r := p.next(t)
+func (p *pen) ended(tb testing.TB) launch.Ended {
+	tb.Helper()
+	r := p.next(tb)
 	e, ok := r.(launch.Ended)
 	if !ok {
-		t.Fatalf("record after the start = %#v; want Ended", r)
+		tb.Fatalf("record after the start = %#v; want Ended", r)
 	}
 	return e
 }
 
 // release lets PID 1 go and wants it to exit with 0.
-func (p *pen) release(t testing.TB) {
-	t.Helper()
+func (p *pen) release(tb testing.TB) {
+	tb.Helper()
 	if _, err := p.status.Write(launch.Release()); err != nil {
-		t.Fatalf("release: %v", err)
+		tb.Fatalf("release: %v", err)
 	}
 	if ws := p.wait(); ws != 0 {
-		t.Errorf("PID 1 after release = %#x; want exit status 0", ws)
+		tb.Errorf("PID 1 after release = %#x; want exit status 0", ws)
 	}
 }
 
 // output runs a command to its end and returns what it wrote.
-func output(t testing.TB, c penConfig) (string, string, launch.Ended) {
-	t.Helper()
-	p := newPen(t, c)
-	p.start(t)
-	e := p.ended(t)
-	p.release(t)
+func output(tb testing.TB, c penConfig) (string, string, launch.Ended) {
+	tb.Helper()
+	p := newPen(tb, c)
+	p.start(tb)
+	e := p.ended(tb)
+	p.release(tb)
 	for _, f := range []*os.File{p.stdin} {
 		_ = f.Close()
 	}
 	out, err := io.ReadAll(p.stdout)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	errs, err := io.ReadAll(p.stderr)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return string(out), string(errs), e
 }

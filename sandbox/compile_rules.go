@@ -4,10 +4,10 @@ import (
 	"fmt"
 	"path"
 
+	"golang.org/x/sys/unix"
+
 	"pinfold/sandbox/internal/image"
 	"pinfold/sandbox/internal/ruleset"
-
-	"golang.org/x/sys/unix"
 )
 
 // StageRules returns the Landlock rules of a profile that the stage puts into the

@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -13,10 +14,10 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"pinfold/sandbox/internal/image"
 	"pinfold/sandbox/internal/launch"
-
-	"golang.org/x/sys/unix"
 )
 
 func sh(script string) []string { return []string{"/usr/bin/sh", "-c", script} }
@@ -107,7 +108,7 @@ func TestFailingStepIsNamed(t *testing.T) {
 			if f.Errno != tt.errno || p.prog.Where(f.Step) != tt.where || !strings.HasPrefix(p.prog.Step(f.Step), tt.step) {
 				t.Errorf("record = %+v %q of %q; want %q of %q: %v", f, p.prog.Step(f.Step), p.prog.Where(f.Step), tt.step, tt.where, tt.errno)
 			}
-			if _, err := p.wantEnd(); err != nil {
+			if err := p.wantEnd(); err != nil {
 				t.Error(err)
 			}
 		})
@@ -115,16 +116,16 @@ func TestFailingStepIsNamed(t *testing.T) {
 }
 
 // wantEnd wants PID 1 to exit by itself with ExitFailed.
-func (p *pen) wantEnd() (syscall.WaitStatus, error) {
+func (p *pen) wantEnd() error {
 	done := []unix.PollFd{{Fd: int32(p.pidfd.Fd()), Events: unix.POLLIN}}
 	if n, err := unix.Poll(done, int(penWait.Milliseconds())); n != 1 {
-		return 0, fmt.Errorf("PID 1 stays: poll = %d, %w", n, err)
+		return fmt.Errorf("PID 1 stays: poll = %d, %w", n, err)
 	}
 	ws := p.wait()
 	if ws.ExitStatus() != image.ExitFailed {
-		return ws, fmt.Errorf("PID 1 ended with %#x; want exit status %d", ws, image.ExitFailed)
+		return fmt.Errorf("PID 1 ended with %#x; want exit status %d", ws, image.ExitFailed)
 	}
-	return ws, nil
+	return nil
 }
 
 func TestClosedGate(t *testing.T) {
@@ -144,7 +145,7 @@ func TestClosedGate(t *testing.T) {
 			if f.Errno != unix.EPROTO || !strings.HasPrefix(p.prog.Step(f.Step), "read(1") {
 				t.Errorf("record after the %s gate closed = %+v %q; want read, EPROTO", gate, f, p.prog.Step(f.Step))
 			}
-			if _, err := p.wantEnd(); err != nil {
+			if err := p.wantEnd(); err != nil {
 				t.Error(err)
 			}
 			if _, err := os.Stat(filepath.Join(p.work, "ran")); !os.IsNotExist(err) {
@@ -155,16 +156,16 @@ func TestClosedGate(t *testing.T) {
 }
 
 // target waits until the target is at the last gate and returns its host pid.
-func (p *pen) target(t testing.TB) int {
-	t.Helper()
-	p.waiting(t)
+func (p *pen) target(tb testing.TB) int {
+	tb.Helper()
+	p.waiting(tb)
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", p.pid, p.pid))
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
 	if err != nil {
-		t.Fatalf("children of PID 1 = %q: %v", b, err)
+		tb.Fatalf("children of PID 1 = %q: %v", b, err)
 	}
 	return pid
 }
@@ -216,11 +217,11 @@ func TestKilledAtTheGate(t *testing.T) {
 	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := p.wantEnd(); err != nil {
+	if err := p.wantEnd(); err != nil {
 		t.Error(err)
 	}
 	closeGate(t, p)
-	if r, err := p.read(); err != io.EOF {
+	if r, err := p.read(); !errors.Is(err, io.EOF) {
 		t.Errorf("record of a target that was killed before its exec = %v, %v; want EOF", r, err)
 	}
 }

@@ -11,10 +11,10 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"pinfold/sandbox/internal/image"
 	"pinfold/sandbox/internal/launch"
-
-	"golang.org/x/sys/unix"
 )
 
 // straceDir names the directory in which TestStraced leaves what it started.
@@ -123,7 +123,7 @@ func parseRaw(t *testing.T, text string) []rawStep {
 		if m[2] != "" {
 			s.args = strings.Split(m[2], ", ")
 		}
-		for _, f := range strings.Fields(m[3]) {
+		for f := range strings.FieldsSeq(m[3]) {
 			k, v, _ := strings.Cut(f, "=")
 			s.opts[k] = v
 		}

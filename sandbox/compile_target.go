@@ -5,9 +5,9 @@ import (
 	"strings"
 	"syscall"
 
-	"pinfold/sandbox/internal/image"
-
 	"golang.org/x/sys/unix"
+
+	"pinfold/sandbox/internal/image"
 )
 
 // target is what the target does before its exec.

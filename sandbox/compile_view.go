@@ -8,9 +8,9 @@ import (
 	"slices"
 	"strings"
 
-	"pinfold/sandbox/internal/image"
-
 	"golang.org/x/sys/unix"
+
+	"pinfold/sandbox/internal/image"
 )
 
 // Where PID 1 mounts file systems of the kernel's; the view has both directories.
@@ -92,7 +92,7 @@ func maskedDirs() []string { return []string{"acpi", "asound", "firmware", "scsi
 
 func readOnlyDirs() []string { return []string{"bus", "fs", "irq", "sys"} }
 
-// mounts mounts what this pen alone has, parents before children: private memory
+// mounts adds what this pen alone has, parents before children: private memory
 // file systems, and attaches from their descriptors.
 func (c *compiler) mounts() {
 	c.mount("devpts", ptsDir, "devpts", unix.MS_NOSUID|unix.MS_NOEXEC, "MS_NOSUID|MS_NOEXEC",

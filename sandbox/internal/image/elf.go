@@ -22,7 +22,7 @@ func (p *Program) Image() ([]byte, error) {
 	for len(data)%stepSize != 0 {
 		data = append(slices.Clip(data), 0)
 	}
-	stepsAt := dataAddr() + uint64(len(data))
+	stepsAt := p.dataAt + uint64(len(data))
 	size := stepsAt + uint64(len(steps)) - baseAddr
 	rwAt := (size + segment - 1) &^ (segment - 1)
 	b, err := headers(size, rwAt)
@@ -30,7 +30,7 @@ func (p *Program) Image() ([]byte, error) {
 		return nil, bug("cannot encode headers", err)
 	}
 	b = append(b, code...)
-	b = append(b, make([]byte, int(dataAddr()-baseAddr)-len(b))...)
+	b = append(b, make([]byte, int(p.dataAt-baseAddr)-len(b))...)
 	b = append(b, data...)
 	b = append(b, steps...)
 	b = append(b, make([]byte, int(rwAt)-len(b))...)

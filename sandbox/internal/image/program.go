@@ -45,6 +45,7 @@ type Program struct {
 	lines  []line
 	labels map[string]int
 	data   []byte
+	dataAt uint64
 	known  map[string]uint64
 	where  []string // names of the processes, as In gave them
 	folded string
@@ -64,7 +65,7 @@ type line struct {
 
 // New returns an empty Program.
 func New() *Program {
-	return &Program{labels: map[string]int{}, known: map[string]uint64{}}
+	return &Program{labels: map[string]int{}, known: map[string]uint64{}, dataAt: dataAddr()}
 }
 
 // In says whose steps follow: init or target. The seccomp filter, if any, no
@@ -159,7 +160,7 @@ func (p *Program) place(b []byte) uint64 {
 	for len(p.data)%8 != 0 {
 		p.data = append(p.data, 0)
 	}
-	a := dataAddr() + uint64(len(p.data))
+	a := p.dataAt + uint64(len(p.data))
 	p.data = append(p.data, b...)
 	p.known[string(b)] = a
 	return a

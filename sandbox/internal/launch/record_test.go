@@ -5,9 +5,9 @@ import (
 	"syscall"
 	"testing"
 
-	"pinfold/sandbox/internal/image"
-
 	"github.com/google/go-cmp/cmp"
+
+	"pinfold/sandbox/internal/image"
 )
 
 // words encodes 32-bit numbers and fills up to a size.
