@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"pinfold/audit"
 	"pinfold/policy"
 	"pinfold/proto"
 	"pinfold/supervisor/session"
@@ -42,6 +43,11 @@ func (d *daemon) serveConn(ctx context.Context, c *socket.Conn) {
 	s, err := d.handshake(c, file)
 	if err != nil {
 		log.Info("connection refused", slog.Any("error", err))
+		if refused, ok := errors.AsType[*refusedError](err); ok {
+			d.note(audit.Subject{UID: c.Peer().UID}, audit.Refused{
+				PID: c.Peer().PID, Unit: c.Peer().Unit, Code: string(refused.code), Reason: refused.text,
+			})
+		}
 		return
 	}
 	log.Info("session opened", slog.String("session", s.ID()))

@@ -5,6 +5,8 @@ package supervisor
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -16,6 +18,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -51,6 +54,7 @@ type daemon struct {
 	c        Config
 	log      *slog.Logger
 	policy   atomic.Pointer[policy.Policy]
+	loaded   atomic.Pointer[audit.PolicyLoaded] // what policy is
 	host     *session.Host
 	stage    *sandbox.Stage
 	cgroups  *cgroup.Base
@@ -98,6 +102,15 @@ func Serve(ctx context.Context, c Config) (err error) {
 	return d.serve(ctx)
 }
 
+// bootID names this boot of the host (random(4)); empty where /proc is hidden.
+func bootID() string {
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}
+
 func nothing() error { return nil }
 
 func (d *daemon) openPolicy(context.Context) (func() error, error) {
@@ -123,7 +136,22 @@ func (d *daemon) loadPolicy() error {
 		d.log.Warn("policy", slog.String("warning", w.String()))
 	}
 	d.policy.Store(p)
+	sum := sha256.New()
+	loaded := audit.PolicyLoaded{}
+	for _, s := range sources {
+		loaded.Files = append(loaded.Files, s.Name)
+		_, _ = fmt.Fprintf(sum, "%d:%s%d:%s", len(s.Name), s.Name, len(s.Data), s.Data) // a hash takes everything
+	}
+	loaded.SHA256 = hex.EncodeToString(sum.Sum(nil))
+	d.loaded.Store(&loaded)
 	return nil
+}
+
+// note writes an audit record of the daemon itself.
+func (d *daemon) note(s audit.Subject, e audit.Event) {
+	if err := d.audit.Append(s, e); err != nil {
+		d.log.Error("cannot write the audit record", slog.Any("error", err))
+	}
 }
 
 func (d *daemon) openAudit(ctx context.Context) (func() error, error) {
@@ -219,6 +247,8 @@ func (d *daemon) serve(ctx context.Context) error {
 	if err := d.c.Ready(); err != nil {
 		d.log.Warn("cannot tell that the daemon is ready, going on", slog.Any("error", err))
 	}
+	d.note(audit.Subject{}, audit.DaemonStarted{Version: Version(), PID: os.Getpid(), BootID: bootID(), Backend: string(d.cgroups.Backend())})
+	d.note(audit.Subject{}, *d.loaded.Load())
 	d.log.Info("ready", slog.String("socket", d.c.Socket), slog.String("state", d.c.State), slog.String("cgroups", string(d.cgroups.Backend())))
 	var ended error
 	for running := true; running; {
@@ -233,6 +263,7 @@ func (d *daemon) serve(ctx context.Context) error {
 				d.log.Error("policy not reloaded, the old one stays in force", slog.Any("error", err))
 				continue
 			}
+			d.note(audit.Subject{}, *d.loaded.Load())
 			d.log.Info("policy reloaded")
 		}
 	}
@@ -244,6 +275,11 @@ func (d *daemon) serve(ctx context.Context) error {
 	for _, l := range left {
 		d.log.Error("left behind", slog.String("cgroup", l))
 	}
+	reason := "asked to end"
+	if ended != nil {
+		reason = ended.Error()
+	}
+	d.note(audit.Subject{}, audit.DaemonStopped{Reason: reason})
 	return errors.Join(ended, err, lerr)
 }
 
@@ -255,6 +291,9 @@ func (d *daemon) accept(ctx context.Context) {
 		switch {
 		case errors.As(err, &refused):
 			d.log.Warn("connection refused", slog.Any("error", err))
+			d.note(audit.Subject{UID: refused.Peer.UID}, audit.Refused{
+				PID: refused.Peer.PID, Unit: refused.Peer.Unit, Code: string(proto.CodeUnauthorized), Reason: refused.Error(),
+			})
 			continue
 		case errors.Is(err, net.ErrClosed):
 			return
