@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -182,7 +183,7 @@ func (s *Session) end() {
 	if err := s.out.link.SetWriteDeadline(time.Now().Add(s.longestGrace() + cutTime)); err != nil {
 		s.out.drop() // only a closed connection has no deadline
 	}
-	for _, id := range s.order {
+	for _, id := range slices.Clone(s.order) { // a process that is forgotten leaves it
 		if p := s.procs[id]; p != nil {
 			p.blame(s.over, "session", "")
 			s.step(p, SessionOver)
