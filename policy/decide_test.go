@@ -139,7 +139,7 @@ func TestDecideProgram(t *testing.T) {
 	}{
 		{"ls -l", "", "tools /usr/bin/ls ls", ""},
 		{"/usr/bin/ls", "", "tools /usr/bin/ls /usr/bin/ls", ""},
-		{"/bin/ls", "", "denied not among", "ls"},
+		{"/bin/ls", "", "not_found not among", "ls"},
 		{"ls", "python", "python /usr/bin/ls ls", ""},
 		{"python3 -c x", "", "python /usr/bin/python3.12 python3", ""},
 		{"/usr/bin/python3.12", "", "python /usr/bin/python3.12 python3", ""},
@@ -150,8 +150,8 @@ func TestDecideProgram(t *testing.T) {
 		{"./ls", "", "denied a relative path", ""},
 		{"bin/ls", "", "denied a relative path", ""},
 		{"../usr/bin/ls", "", "denied a relative path", ""},
-		{"sl", "", "denied not among", "ls"},
-		{"ls;id", "", "denied not among", ""},
+		{"sl", "", "not_found not among", "ls"},
+		{"ls;id", "", "not_found not among", ""},
 		{"vi", "", "tools /usr/bin/busybox sh", ""}, // another name of a listed file runs what is listed
 		{"busybox", "", "tools /usr/bin/busybox sh", ""},
 		{"noexec", "", "not_executable may not execute", ""},

@@ -3,6 +3,7 @@ package policy
 import (
 	"fmt"
 	"maps"
+	"path"
 	"slices"
 	"strings"
 )
@@ -153,6 +154,9 @@ func (w *walk) environ(g *Grant) *Denied {
 		g.Env = append(g.Env, name+"="+env[name])
 	}
 	g.EnvDir = w.profile.env.dir.or("")
+	if g.EnvDir != "" && !path.IsAbs(g.EnvDir) {
+		g.EnvDir = path.Join(path.Dir(w.profile.env.dir.pos.File), g.EnvDir)
+	}
 	return nil
 }
 

@@ -328,8 +328,12 @@ func (w *walk) notListed(tried []*profile) *Denied {
 	if len(tried) > 0 {
 		rule = tried[0].rule("commands")
 	}
+	code, cause := CodeDenied, "it is not among the commands of "+strings.Join(profiles, ", ")
+	if f := w.fact(argv0); f.Kind == KindNone && f.Err == "ENOENT" {
+		code, cause = CodeNotFound, "there is no such program, and "+cause
+	}
 	return w.no("which program?", &Denied{
-		Code: CodeDenied, Op: "execute", Object: argv0, Cause: fmt.Sprintf("it is not among the commands of %s", strings.Join(profiles, ", ")),
+		Code: code, Op: "execute", Object: argv0, Cause: cause,
 		Rule: rule, Nearest: near, Hint: "`pinfold policy show " + profiles[0] + "` lists them", Final: true,
 	})
 }

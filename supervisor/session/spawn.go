@@ -202,6 +202,9 @@ func (s *Session) build(ctx context.Context, p *process, g *policy.Grant, job *c
 	if err != nil {
 		return nil, err
 	}
+	if g.Env, err = withEnvDir(g.Env, g.EnvDir); err != nil {
+		return nil, err
+	}
 	spec, _ := Plan(g, place)
 	pen, err := s.host.Stage.Launch(ctx, s.conn, spec, files)
 	if err != nil {
