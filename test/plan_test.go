@@ -75,23 +75,24 @@ func importPlan() map[string]room {
 		"sandbox": {
 			own: []string{
 				"sandbox/internal/image", "sandbox/internal/launch", "sandbox/internal/linux",
-				"sandbox/internal/filter", "sandbox/internal/ruleset", "sandbox/internal/closure", "sandbox/internal/wire",
+				"sandbox/internal/filter", "sandbox/internal/ruleset", "sandbox/internal/closure", "sandbox/internal/stagewire",
 			},
 			other: []string{jsonV2, landlock}, raw: true, goes: true,
 		},
 		"sandbox/stage": {
 			own: []string{
 				"sandbox", "sandbox/internal/image", "sandbox/internal/launch", "sandbox/internal/linux",
-				"sandbox/internal/filter", "sandbox/internal/ruleset", "sandbox/internal/closure", "sandbox/internal/wire",
+				"sandbox/internal/filter", "sandbox/internal/ruleset", "sandbox/internal/closure", "sandbox/internal/stagewire",
 			},
 			other: []string{jsonV2}, raw: true, goes: true,
 		},
-		"sandbox/internal/image":   {raw: true},
-		"sandbox/internal/launch":  {own: []string{"sandbox/internal/image", "sandbox/internal/linux"}, raw: true},
-		"sandbox/internal/linux":   {raw: true},
-		"sandbox/internal/filter":  {other: []string{moby, bpf, "github.com/opencontainers/runtime-spec/specs-go"}, raw: true},
-		"sandbox/internal/ruleset": {other: []string{landlock}, raw: true},
-		"sandbox/internal/closure": {raw: true},
+		"sandbox/internal/image":     {raw: true},
+		"sandbox/internal/launch":    {own: []string{"sandbox/internal/image", "sandbox/internal/linux"}, raw: true},
+		"sandbox/internal/linux":     {raw: true},
+		"sandbox/internal/filter":    {other: []string{moby, bpf, "github.com/opencontainers/runtime-spec/specs-go"}, raw: true},
+		"sandbox/internal/ruleset":   {other: []string{landlock}, raw: true},
+		"sandbox/internal/closure":   {raw: true},
+		"sandbox/internal/stagewire": {other: []string{jsonV2}, raw: true},
 
 		"supervisor/relay":   {own: []string{"proto"}, raw: true, goes: true, logs: true},
 		"supervisor/socket":  {own: []string{"proto"}, raw: true, goes: true, logs: true},
@@ -103,7 +104,7 @@ func importPlan() map[string]room {
 
 		"cmd/pinfold": {
 			own:   []string{"proto", "proto/client", "policy", "sandbox", "cgroup", "supervisor/session"},
-			other: []string{cobra, jsonV2}, raw: true, goes: true, logs: true,
+			other: []string{cobra, jsonV2, "golang.org/x/term"}, raw: true, goes: true, logs: true,
 		},
 		"cmd/pinfoldd": {
 			own: []string{"policy", "sandbox", "cgroup", "audit", "systemd", "supervisor", "supervisor/socket", "supervisor/session"},
@@ -112,6 +113,7 @@ func importPlan() map[string]room {
 		"cmd/pinfold-stage": {own: []string{"sandbox/stage"}, goes: true, logs: true},
 
 		"test/testkit": {raw: true},
+		"test/host":    {},
 		"test/bench":   {own: []string{"proto", "proto/client", "test/testkit"}, raw: true, goes: true},
 	}
 }
