@@ -92,7 +92,7 @@ func importPlan() map[string]room {
 		"sandbox/internal/filter":    {other: []string{moby, bpf, "github.com/opencontainers/runtime-spec/specs-go"}, raw: true},
 		"sandbox/internal/ruleset":   {other: []string{landlock}, raw: true},
 		"sandbox/internal/closure":   {raw: true},
-		"sandbox/internal/stagewire": {other: []string{jsonV2}, raw: true},
+		"sandbox/internal/stagewire": {own: []string{"sandbox/internal/linux"}, other: []string{jsonV2}, raw: true},
 
 		"supervisor/relay":   {own: []string{"proto"}, raw: true, goes: true, logs: true},
 		"supervisor/socket":  {own: []string{"proto"}, raw: true, goes: true, logs: true},

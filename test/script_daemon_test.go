@@ -76,6 +76,7 @@ func launchDaemon(ts *testscript.TestScript, cmd *exec.Cmd) (*runningDaemon, err
 	defer func() { _ = ready.Close() }()
 	d := &runningDaemon{cmd: cmd, log: &lockedBuffer{}}
 	d.cmd.Env = append(os.Environ(), "PATH="+ts.Getenv("PATH"), "TMPDIR="+ts.Getenv("TMPDIR"))
+	d.cmd.Dir = ts.Getenv("WORK")
 	d.cmd.Stdout, d.cmd.Stderr = d.log, d.log
 	d.cmd.ExtraFiles = append(d.cmd.ExtraFiles, told)
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -96,12 +97,12 @@ func launchDaemon(ts *testscript.TestScript, cmd *exec.Cmd) (*runningDaemon, err
 	return d, nil
 }
 
-// cmdStop ends the last daemon with SIGTERM: it must exit 0 within its grace. Its
+// cmdHalt ends the last daemon with SIGTERM: it must exit 0 within its grace. Its
 // log is then standard error.
-func cmdStop(ts *testscript.TestScript, neg bool, args []string) {
+func cmdHalt(ts *testscript.TestScript, neg bool, args []string) {
 	all, ok := ts.Value(daemonKey).(*daemons)
 	if neg || len(args) > 0 || !ok || len(all.running) == 0 {
-		ts.Fatalf("usage: stop, after daemon")
+		ts.Fatalf("usage: halt, after daemon")
 	}
 	d := all.running[len(all.running)-1]
 	all.running = all.running[:len(all.running)-1]
@@ -112,12 +113,15 @@ func cmdStop(ts *testscript.TestScript, neg bool, args []string) {
 	fmt.Fprint(ts.Stderr(), d.log.String())
 }
 
-// wait waits for the daemon's end, and kills it after the limit.
+// wait waits for the daemon's end. After the limit its goroutines are printed to its
+// log, and it is killed.
 func (d *runningDaemon) wait(limit time.Duration) error {
-	killer := time.AfterFunc(limit, func() { _ = d.cmd.Process.Kill() })
+	dumper := time.AfterFunc(limit, func() { _ = d.cmd.Process.Signal(syscall.SIGQUIT) })
+	killer := time.AfterFunc(limit+time.Second, func() { _ = d.cmd.Process.Kill() })
 	err := d.cmd.Wait()
-	if !killer.Stop() {
-		return fmt.Errorf("killed after %s", limit)
+	killer.Stop()
+	if !dumper.Stop() {
+		return fmt.Errorf("it did not end within %s", limit)
 	}
 	return err
 }

@@ -34,7 +34,7 @@ func TestScripts(t *testing.T) {
 		Condition:           scriptCondition,
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"daemon":   cmdDaemon,
-			"stop":     cmdStop,
+			"halt":     cmdHalt,
 			"wire":     cmdWire,
 			"as":       cmdAs,
 			"bgproc":   cmdBackground,
