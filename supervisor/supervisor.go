@@ -28,6 +28,7 @@ import (
 	"pinfold/policy"
 	"pinfold/proto"
 	"pinfold/sandbox"
+	"pinfold/supervisor/relay"
 	"pinfold/supervisor/session"
 	"pinfold/supervisor/socket"
 )
@@ -204,7 +205,7 @@ func (d *daemon) openStage(ctx context.Context) (func() error, error) {
 	}
 	d.stage = s
 	d.host = &session.Host{
-		Stage: s, Cgroups: d.cgroups, Audit: d.audit, Hasher: d.hasher, Registry: session.NewRegistry(r.First, r.Count),
+		Stage: s, Cgroups: d.cgroups, Audit: d.audit, Hasher: d.hasher, Registry: session.NewRegistry(r.First, r.Count), Buffers: relay.NewBuffers(),
 		Policy: d.policy.Load, State: d.c.State, Started: time.Now(), Log: d.log,
 	}
 	return s.Close, nil

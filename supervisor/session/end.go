@@ -141,7 +141,8 @@ func (s *Session) deliver(p *process) {
 		return
 	}
 	<-p.concluded
-	head := proto.NewEventHead(p.id, p.req.Base().ID, time.Now())
+	head := st.out.Head()
+	head.Stamp(time.Now())
 	line := proto.AppendFinalEvent(nil, head, st.out.NextSeq(), p.verdict, s.opts.Form)
 	if err := s.out.link.Write(line); err != nil {
 		s.out.drop()
@@ -149,8 +150,10 @@ func (s *Session) deliver(p *process) {
 	s.later(p, Delivered)
 }
 
-// retain keeps a finished process to be asked about.
+// retain keeps what is known of a finished process to be asked about; its output
+// was delivered and goes.
 func (s *Session) retain(p *process) {
+	s.dropSpool(p)
 	if s.over != "" {
 		s.step(p, SessionOver)
 		return
@@ -178,12 +181,19 @@ func (s *Session) forget(p *process) {
 	delete(s.procs, p.id)
 	s.host.Registry.disown(p.id)
 	s.order = slices.DeleteFunc(s.order, func(id string) bool { return id == p.id })
-	if p.start == nil {
+	s.dropSpool(p)
+}
+
+// dropSpool gives back the memory of a process's output once nobody can ask for it
+// any more.
+func (s *Session) dropSpool(p *process) {
+	if p.start == nil || p.start.spool == "" {
 		return
 	}
 	if err := errors.Join(p.start.out.Close(), os.RemoveAll(p.start.spool)); err != nil {
 		s.log.Warn("cannot remove the spool", attrProc(p.id), attrErr(err))
 	}
+	p.start.spool = ""
 }
 
 func attrProc(id string) slog.Attr { return slog.String("process", id) }

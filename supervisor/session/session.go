@@ -14,6 +14,7 @@ import (
 	"pinfold/policy"
 	"pinfold/proto"
 	"pinfold/sandbox"
+	"pinfold/supervisor/relay"
 )
 
 // Limits of one session.
@@ -36,6 +37,7 @@ type Host struct {
 	Audit    *audit.Log
 	Hasher   *audit.Hasher
 	Registry *Registry
+	Buffers  *relay.Buffers // of all relays together
 	Policy   func() *policy.Policy // the one in force now
 	State    string                // state directory
 	Started  time.Time

@@ -300,7 +300,7 @@ func (s *Session) connect(p *process, st *started) error {
 	o := st.grant.Output
 	c := relay.OutputConfig{
 		Dir: st.spool, ProcID: p.id, ReqID: p.req.Base().ID, Stdout: st.proc.Stdout, Stderr: st.proc.Stderr, PTY: st.proc.PTY, Relay: st.proc.Relay,
-		Keep: max(int64(o.Keep), relay.MinKeep), Limit: max(int64(o.Limit), 0),
+		Buffers: s.host.Buffers, Keep: max(int64(o.Keep), relay.MinKeep), Limit: max(int64(o.Limit), 0),
 	}
 	if o.Overflow == policy.OverflowDrop {
 		c.Overflow = relay.Drop
