@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -125,14 +126,14 @@ func removeCgroups(t testing.TB, base string) {
 		t.Error(err)
 	}
 	end := time.Now().Add(waitLimit)
-	for i := len(dirs) - 1; i >= 0; i-- {
-		err := os.Remove(dirs[i])
+	for _, d := range slices.Backward(dirs) {
+		err := os.Remove(d)
 		for errors.Is(err, syscall.EBUSY) && time.Now().Before(end) {
 			time.Sleep(time.Millisecond)
-			err = os.Remove(dirs[i])
+			err = os.Remove(d)
 		}
 		if err != nil {
-			t.Errorf("cannot remove %s: %v", dirs[i], err)
+			t.Errorf("cannot remove %s: %v", d, err)
 		}
 	}
 }
@@ -333,19 +334,87 @@ func TestLaunchFailingExec(t *testing.T) {
 
 func TestManyLaunches(t *testing.T) {
 	b := newBench(t)
-	const workers, each = 16, 25
+	const workers = 16
+	each := 200
+	if testing.Short() {
+		each = 10
+	}
+	if _, _, _, err := b.run(b.spec(testProfile(), "/bin/true"), ""); err != nil {
+		t.Fatal(err)
+	}
+	pid := stagePid(t, b.state)
+	before := fds(t, pid)
 	var wg sync.WaitGroup
 	begin := time.Now()
 	for range workers {
 		wg.Go(func() {
 			for i := range each {
-				st, out, _, err := b.run(b.spec(testProfile(), "/bin/echo", strconv.Itoa(i)), "")
-				if err != nil || out != fmt.Sprintln(i) || !st.Exited || st.Code != 0 {
+				s := b.spec(testProfile(), "/bin/echo", strconv.Itoa(i))
+				if i%50 == 7 {
+					s.Command.ProgramID.Ino++
+				}
+				st, out, _, err := b.run(s, "")
+				if i%50 == 7 {
+					if err == nil {
+						t.Errorf("run(another identity) = nil; want a refusal")
+					}
+				} else if err != nil || out != fmt.Sprintln(i) || !st.Exited || st.Code != 0 {
 					t.Errorf("run(echo %d) = %+v, %q, %v", i, st, out, err)
 				}
 			}
 		})
 	}
 	wg.Wait()
-	t.Logf("%d launches, %d at once: %v each", workers*each, workers, time.Since(begin)/(workers*each))
+	t.Logf("%d launches, %d at once: %v each", workers*each, workers, time.Since(begin)/time.Duration(workers*each))
+	if after := fds(t, pid); after > before+8 { // a few belong to answers that are being closed
+		t.Errorf("the stage has %d descriptors; before it had %d", after, before)
+	}
+	if c := children(t, pid); len(c) != 0 {
+		t.Errorf("the stage has children left: %v", c)
+	}
+}
+
+// stagePid finds the stage that was started with that state directory.
+func stagePid(t *testing.T, state string) int {
+	t.Helper()
+	for _, pid := range children(t, os.Getpid()) {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		if err == nil && strings.Contains(string(b), "\x00--state\x00"+state+"\x00") {
+			return pid
+		}
+	}
+	t.Fatal("the stage is not there")
+	return 0
+}
+
+func children(t *testing.T, parent int) []int {
+	t.Helper()
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", parent))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []int
+	for _, f := range tasks {
+		b, err := os.ReadFile(f)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			t.Fatal(err)
+		}
+		for _, n := range strings.Fields(string(b)) {
+			pid, err := strconv.Atoi(n)
+			if err != nil {
+				t.Fatal(err)
+			}
+			out = append(out, pid)
+		}
+	}
+	return out
+}
+
+func fds(t *testing.T, pid int) int {
+	t.Helper()
+	d, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(d)
 }

@@ -50,9 +50,18 @@ func Send(s *os.File, data []byte, files ...*os.File) error {
 		return !errors.Is(sent, unix.EAGAIN)
 	})
 	if err != nil {
-		return err
+		return closed(err)
 	}
 	return sent
+}
+
+// closed makes os.ErrClosed of what the runtime answers for a file that is closed
+// while it is waited for, which is an error of its own that nobody can name.
+func closed(err error) error {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return err
+	}
+	return errors.Join(os.ErrClosed, err)
 }
 
 // Message is one received message.
@@ -81,7 +90,7 @@ func Receive(s *os.File, buf []byte) (Message, error) {
 		return !errors.Is(got, unix.EAGAIN)
 	})
 	if err != nil {
-		return Message{}, err
+		return Message{}, closed(err)
 	}
 	if got != nil {
 		return Message{}, got

@@ -1,0 +1,98 @@
+package stage
+
+import (
+	"bytes"
+	"os"
+	"testing"
+
+	"pinfold/sandbox"
+	"pinfold/sandbox/internal/linux"
+	"pinfold/sandbox/internal/stagewire"
+)
+
+// hostile is a stage in this process with the daemon's end of its socket.
+type hostile struct {
+	conn *os.File
+	peer *os.File // a connection of this process's own: of root
+	buf  []byte
+}
+
+func newHostile(tb testing.TB) *hostile {
+	tb.Helper()
+	if os.Geteuid() != 0 {
+		tb.Skipf("needs root: euid is %d", os.Geteuid())
+	}
+	a, b, err := linux.SocketPair("hostile")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	ours, err := linux.Pollable(a)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	theirs, err := linux.Pollable(b)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	peer, other, err := linux.SocketPair("peer")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	done := make(chan error, 1)
+	c := Config{State: tb.TempDir(), Cgroups: []sandbox.CgroupHier{{Dir: "/sys/fs/cgroup/none"}}, DynamicFirst: 1900000000, DynamicCount: 10}
+	go func() { done <- Serve(tb.Context(), theirs, c) }()
+	h := &hostile{conn: ours, peer: peer, buf: make([]byte, stagewire.MaxInline)}
+	tb.Cleanup(func() {
+		linux.CloseAll(ours, peer, other)
+		if err := <-done; err != nil {
+			tb.Errorf("Serve() = %v; want nil", err)
+		}
+	})
+	if m, _, err := stagewire.Receive(ours, h.buf); err != nil || m.ID != 0 {
+		tb.Fatalf("hello = %+v, %v", m, err)
+	}
+	return h
+}
+
+// send sends bytes and wants exactly one answer that is a no, or the empty yes of
+// a request that asks for nothing.
+func (h *hostile) send(tb testing.TB, data []byte) stagewire.Message {
+	tb.Helper()
+	if err := linux.Send(h.conn, data, h.peer); err != nil {
+		tb.Fatal(err)
+	}
+	m, files, err := stagewire.Receive(h.conn, h.buf)
+	linux.CloseAll(files...)
+	if err != nil {
+		tb.Fatalf("answer to %.200q = %v; want one", data, err)
+	}
+	return m
+}
+
+const seedSpec = `{"profile":{"name":"x","hostname":"x","view":[{"kind":"bind","path":"/usr","source":"/usr"}],"attach":[],"private":[],"deny":[],` +
+	`"proc":"masked","net":"none","userns":false,"rootmap":false,"exec":"anything","pty":false,"stdin":"pipe","seccomp":{"base":"default"},` +
+	`"landlock":{"rules":[{"path":"/usr","access":"rx"}]},"rlimits":[],"controls":[]},"command":{"program":"/usr/bin/true","argv":["true"],` +
+	`"env":[],"dir":"/","uid":0,"gid":0,"attach":[],"cgroup":"a/b","join":[]}}`
+
+// FuzzDaemon is a daemon wholly in an attacker's hands: whatever it sends, the
+// stage answers and starts nothing.
+func FuzzDaemon(f *testing.F) {
+	h := newHostile(f)
+	for _, op := range []string{"look", "scratch", "drop_scratch", "launch", "start", "abort", "reaped", "step", "hello", "x", ""} {
+		for _, body := range []string{"null", "{}", "[]", "1", `"x"`, seedSpec, `{"pen":1}`, `{"name":"../../etc","size":1,"inodes":1,"uid":1,"gid":1}`, `{"programs":["","/","a/b"],"path":["x"],"dir":"/","under":["/"]}`} {
+			f.Add([]byte(`{"id":1,"op":"` + op + `","body":` + body + `}`))
+		}
+	}
+	f.Add([]byte("{"))
+	f.Add(bytes.Repeat([]byte("["), 60000))
+	f.Add([]byte(`{"id":1,"large":100}`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if len(b) == 0 || len(b) > stagewire.MaxInline || bytes.Contains(b, []byte(`"scratch"`)) && bytes.Contains(b, []byte(`"uid":1`)) {
+			return // what is well formed would be made
+		}
+		m := h.send(t, b)
+		if bytes.Contains(m.Body, []byte("init_pid")) {
+			t.Fatalf("the stage started something for %.300q: %s", b, m.Body)
+		}
+	})
+}

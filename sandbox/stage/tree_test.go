@@ -1,0 +1,188 @@
+package stage
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"pinfold/sandbox"
+	"pinfold/sandbox/internal/linux"
+)
+
+// TestBuildView assembles a view both ways: on a detached tree, and on one that is
+// attached as on kernels before 6.15, and looks at copies of it.
+func TestBuildView(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skipf("needs root: euid is %d", os.Geteuid())
+	}
+	host := t.TempDir()
+	if err := os.WriteFile(host+"/file", []byte("x"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("file", host+"/link"); err != nil {
+		t.Fatal(err)
+	}
+	f := &sandbox.Profile{
+		View: []sandbox.Entry{
+			{Kind: sandbox.EntryBind, Path: "/host", Source: host},
+			{Kind: sandbox.EntryBind, Path: "/one/file", Source: host + "/file", NoExec: true},
+			{Kind: sandbox.EntryBind, Path: "/link", Source: host + "/link"},
+			{Kind: sandbox.EntryBind, Path: "/followed", Source: host + "/link", Follow: true},
+			{Kind: sandbox.EntryBind, Path: "/none", Source: host + "/none", Missing: sandbox.MissingSkip},
+			{Kind: sandbox.EntryFile, Path: "/etc/passwd", Data: "data"},
+			{Kind: sandbox.EntrySymlink, Path: "/dev/fd", Source: "/proc/self/fd"},
+			{Kind: sandbox.EntryDir, Path: "/empty/dir"},
+			{Kind: sandbox.EntryDevice, Path: "/dev/null", Source: "/dev/null"},
+		},
+		Private: []sandbox.Tmpfs{{Path: "/tmp"}, {Path: "/home/u"}},
+		Attach:  []sandbox.Attach{{Path: "/home/u/work"}, {Path: "/srv/w"}},
+	}
+	for _, detached := range []bool{true, false} {
+		a := &assembler{dir: t.TempDir(), detached: detached}
+		v, err := buildView(a, f)
+		if err != nil {
+			t.Fatalf("buildView(detached %v) = %v", detached, err)
+		}
+		for range 2 {
+			c, err := v.clone()
+			if err != nil {
+				t.Fatal(err)
+			}
+			checkView(t, c)
+			linux.CloseAll(c)
+		}
+		if !v.fresh() {
+			t.Error("fresh() = false; nothing has changed")
+		}
+		if err := os.WriteFile(host+"/none", nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if v.fresh() {
+			t.Error("fresh() = true; a skipped source has appeared")
+		}
+		if err := os.Remove(host + "/none"); err != nil {
+			t.Fatal(err)
+		}
+		if err := v.close(); err != nil {
+			t.Errorf("close() = %v; want nil", err)
+		}
+		left, err := filepath.Glob(a.dir + "/*")
+		if err != nil || len(left) != 0 {
+			t.Errorf("left behind: %v, %v", left, err)
+		}
+	}
+}
+
+func checkView(t *testing.T, root *os.File) {
+	t.Helper()
+	for _, p := range []string{"host/file", "one/file", "followed", "etc/passwd", "empty/dir", "tmp", "home/u", "srv/w", "proc", "dev/pts", "dev/null"} {
+		f, err := linux.OpenAt(root, p, unix.O_PATH, linux.Beneath)
+		if err != nil {
+			t.Errorf("open %s: %v", p, err)
+			continue
+		}
+		linux.CloseAll(f)
+	}
+	for p, want := range map[string]string{"link": "file", "dev/fd": "/proc/self/fd", "dev/ptmx": "pts/ptmx"} {
+		if got, err := linux.ReadLinkAt(root, p); err != nil || got != want {
+			t.Errorf("readlink %s = %q, %v; want %q", p, got, err, want)
+		}
+	}
+	for _, p := range []string{"none", "home/u/work"} {
+		if _, err := linux.LstatAt(root, p); !errors.Is(err, unix.ENOENT) {
+			t.Errorf("lstat %s = %v; want ENOENT", p, err)
+		}
+	}
+	for _, p := range []string{"new", "host/new", "etc/new", "tmp/new"} {
+		if err := linux.MkdirAt(root, p, 0o755); !errors.Is(err, unix.EROFS) {
+			t.Errorf("mkdir %s = %v; want EROFS", p, err)
+		}
+	}
+	if f, err := linux.OpenAt(root, "etc/passwd", unix.O_WRONLY, linux.Beneath); !errors.Is(err, unix.EROFS) {
+		linux.CloseAll(f)
+		t.Errorf("open etc/passwd for writing = %v; want EROFS", err)
+	}
+}
+
+func TestViewRefuses(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skipf("needs root: euid is %d", os.Geteuid())
+	}
+	host := t.TempDir()
+	if err := os.Symlink("/etc", host+"/theirs"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Lchown(host+"/theirs", 4242, 4242); err != nil {
+		t.Fatal(err)
+	}
+	tests := map[string][]sandbox.Entry{
+		"a missing source":          {{Kind: sandbox.EntryBind, Path: "/x", Source: host + "/none"}},
+		"a user's symlink on a way": {{Kind: sandbox.EntryBind, Path: "/x", Source: host + "/theirs/passwd"}},
+		"a user's symlink at last":  {{Kind: sandbox.EntryBind, Path: "/x", Source: host + "/theirs", Follow: true}},
+		"a file in a host's tree": {
+			{Kind: sandbox.EntryBind, Path: "/h", Source: host, Writable: true},
+			{Kind: sandbox.EntryFile, Path: "/h/new", Data: "x"},
+		},
+		"another device": {{Kind: sandbox.EntryDevice, Path: "/dev/null", Source: "/dev/mem"}},
+	}
+	for name, entries := range tests {
+		t.Run(name, func(t *testing.T) {
+			v, err := buildView(&assembler{dir: t.TempDir(), detached: true}, &sandbox.Profile{View: entries})
+			if err == nil {
+				t.Errorf("buildView(%s) = nil; want an error", name)
+				_ = v.close()
+			}
+			if _, err := os.Lstat(host + "/new"); err == nil {
+				t.Error("something was made on the host")
+			}
+		})
+	}
+}
+
+func TestPlacesSweep(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skipf("needs root: euid is %d", os.Geteuid())
+	}
+	dir, w := t.TempDir(), t.TempDir()
+	s, err := newPlaces(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := linux.OpenAt(nil, w, unix.O_PATH|unix.O_DIRECTORY, linux.Strict)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer linux.CloseAll(d)
+	me := linux.Peer{UID: 0}
+	for _, n := range []string{"empty", "used", "swapped"} {
+		if _, err := s.hold(d, n, me); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(w+"/used/f", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(w+"/swapped", w+"/away"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(w+"/swapped", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(dir+"/.new-1", []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := newPlaces(dir); err != nil { // as after a crash
+		t.Fatal(err)
+	}
+	for n, want := range map[string]bool{"empty": false, "used": true, "swapped": true} {
+		if _, err := os.Stat(w + "/" + n); (err == nil) != want {
+			t.Errorf("Stat(%s) = %v; want there %v", n, err, want)
+		}
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
+		t.Errorf("records left: %v, %v", left, err)
+	}
+}
