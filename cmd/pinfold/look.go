@@ -43,21 +43,21 @@ func lookProgram(name string, path []string) policy.Fact {
 }
 
 func lookFile(name, path string) policy.Fact {
-	real, err := filepath.EvalSymlinks(path)
+	target, err := filepath.EvalSymlinks(path)
 	if err != nil {
 		return policy.Fact{Name: name, Err: errnoName(err)}
 	}
-	info, err := os.Stat(real)
+	info, err := os.Stat(target)
 	if err != nil {
 		return policy.Fact{Name: name, Err: errnoName(err)}
 	}
-	f := policy.Fact{Name: name, Path: real, Size: info.Size(), Executable: info.Mode()&0o111 != 0}
+	f := policy.Fact{Name: name, Path: target, Size: info.Size(), Executable: info.Mode()&0o111 != 0}
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {
 		f.ID = policy.Identity{Dev: st.Dev, Ino: st.Ino}
 		f.UID, f.GID, f.Mode = st.Uid, st.Gid, st.Mode
 		f.MtimeNs, f.CtimeNs = st.Mtim.Nano(), st.Ctim.Nano()
 	}
-	f.Kind = kindOf(real, info)
+	f.Kind = kindOf(target, info)
 	return f
 }
 

@@ -100,6 +100,17 @@ func planOf(ctx context.Context, grant *policy.Grant, who policy.Caller, dynamic
 		// The first of the range is PID 1's.
 		place.Name, place.UID, place.GID = "agent", dynamic.First+1, dynamic.First+1
 	}
+	if grant.Exec == policy.ExecListed {
+		programs := make([]string, 0, len(grant.Commands))
+		for _, c := range grant.Commands {
+			programs = append(programs, c.Path)
+		}
+		listed, err := sandbox.Closure(programs)
+		if err != nil {
+			return plan{}, errorf("cannot find what the listed programs need: %w", err)
+		}
+		place.Listed = listed
+	}
 	spec, limits := session.Plan(grant, place)
 	features, err := sandbox.Probe(ctx)
 	if err != nil {

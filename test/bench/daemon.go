@@ -21,7 +21,7 @@ const benchPolicy = `version: 1
 callers:
   - name: bench
     match: { users: ["*"] }
-    profiles: [all, no-netns, no-ipcns, no-landlock, no-cgroups]
+    profiles: [all, no-netns, no-landlock, no-cgroups]
     run_as: dynamic
     quota: { processes: 4096, sessions: 64 }
 profiles:
@@ -33,7 +33,6 @@ profiles:
     output: { limit: 16GiB }
     timeout: { wall: off }
   no-netns: { extends: all, net: host, controls: { netns: off } }
-  no-ipcns: { extends: all, controls: { ipcns: off } }
   no-landlock: { extends: all, controls: { landlock: off } }
   no-cgroups: { extends: all, controls: { cgroup.memory: off, cgroup.pids: off, cgroup.cpu: off } }
 `

@@ -31,7 +31,7 @@ func measureRelay(ctx context.Context, o options, d *daemon) ([]row, error) {
 	if err != nil {
 		return nil, err
 	}
-	rows := []row{{"relay: bare pipe", fmt.Sprintf("%.0f MB/s", bytesSent/1e6/bareTime.Seconds()), "read only"}}
+	rows := []row{{"relay: bare pipe, read and dropped", fmt.Sprintf("%.0f MB/s", bytesSent/1e6/bareTime.Seconds()), "of the same command"}}
 	for _, batch := range []bool{false, true} {
 		took, err := drainWire(ctx, d.socket, o.lines, batch)
 		if err != nil {

@@ -197,7 +197,7 @@ func measureSteps(ctx context.Context, o options, d *daemon) ([]row, error) {
 	}
 	defer func() { _ = c.Close() }()
 	cs := []contender{bare("true")}
-	for _, profile := range []string{"all", "no-netns", "no-ipcns", "no-landlock", "no-cgroups"} {
+	for _, profile := range []string{"all", "no-netns", "no-landlock", "no-cgroups"} {
 		cs = append(cs, contender{profile, func(ctx context.Context) (time.Duration, error) {
 			total, _, _, err := spawned(ctx, c, profile, "true")
 			return total, err
