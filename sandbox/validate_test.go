@@ -132,8 +132,12 @@ func TestBelow(t *testing.T) {
 		p, dir string
 		want   bool
 	}{
-		{"/work", "/work", true}, {"/work/a", "/work", true}, {"/work-evil", "/work", false}, {"/", "/work", false},
-		{"/a", "/", true}, {"/wor", "/work", false},
+		{"/work", "/work", true},
+		{"/work/a", "/work", true},
+		{"/work-evil", "/work", false},
+		{"/", "/work", false},
+		{"/a", "/", true},
+		{"/wor", "/work", false},
 	}
 	for _, tt := range tests {
 		if got := Below(tt.p, tt.dir); got != tt.want {

@@ -49,15 +49,15 @@ type bench struct {
 	mu    sync.Mutex
 }
 
-func needRoot(t testing.TB) {
-	t.Helper()
+func needRoot(tb testing.TB) {
+	tb.Helper()
 	if os.Geteuid() != 0 {
-		t.Skipf("needs root: euid is %d", os.Geteuid())
+		tb.Skipf("needs root: euid is %d", os.Geteuid())
 	}
 }
 
-func v2Root(t testing.TB) string {
-	t.Helper()
+func v2Root(tb testing.TB) string {
+	tb.Helper()
 	for _, d := range []string{cgroupV2, "/sys/fs/cgroup"} {
 		if _, err := os.Stat(d + "/cgroup.procs"); err == nil {
 			if _, err := os.Stat(d + "/cgroup.controllers"); err == nil {
@@ -65,55 +65,59 @@ func v2Root(t testing.TB) string {
 			}
 		}
 	}
-	t.Skip("no cgroup v2 hierarchy is mounted")
+	tb.Skip("no cgroup v2 hierarchy is mounted")
 	return ""
 }
 
-func newBench(t testing.TB) *bench {
-	t.Helper()
-	needRoot(t)
-	state := t.TempDir()
-	base, err := os.MkdirTemp(v2Root(t), "pinfold-test-stage-")
+func newBench(tb testing.TB, more ...sandbox.CgroupHier) *bench {
+	tb.Helper()
+	needRoot(tb)
+	state := tb.TempDir()
+	base, err := os.MkdirTemp(v2Root(tb), "pinfold-test-stage-") //nolint:usetesting // a cgroup, not a directory of files
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() { removeCgroups(t, base) })
+	tb.Cleanup(func() { removeCgroups(tb, base) })
 	self, err := os.Executable()
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
+	ctx, cancel := context.WithTimeout(tb.Context(), waitLimit)
 	defer cancel()
 	s, err := sandbox.StartStage(ctx, sandbox.StageConfig{
 		Path: self, State: state, Stderr: os.Stderr, DynamicFirst: dynFirst, DynamicCount: dynCount,
-		Cgroups: []sandbox.CgroupHier{{Dir: base}},
+		Cgroups: append([]sandbox.CgroupHier{{Dir: base}}, more...),
 	})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		if err := s.Close(); err != nil {
-			t.Errorf("Close() = %v; want nil", err)
+			tb.Errorf("Close() = %v; want nil", err)
 		}
-		noTrees(t, state)
+		noTrees(tb, state)
 	})
-	return &bench{Stage: s, t: t, base: base, state: state, conn: connOf(t, testUID)}
+	return &bench{Stage: s, t: tb, base: base, state: state, conn: connOf(tb, testUID)}
 }
 
-func noTrees(t testing.TB, state string) {
+func noTrees(tb testing.TB, state string) {
+	tb.Helper()
 	b, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	if strings.Contains(string(b), state) {
-		t.Errorf("mounts are left below %s:\n%s", state, b)
+		tb.Errorf("mounts are left below %s:\n%s", state, b)
 	}
 }
 
-func removeCgroups(t testing.TB, base string) {
-	kill := filepath.Join(base, "cgroup.kill")
-	if err := os.WriteFile(kill, []byte("1"), 0); err != nil && !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("cannot kill %s: %v", base, err)
+func removeCgroups(tb testing.TB, base string) {
+	tb.Helper()
+	kill := filepath.Join(base, "cgroup.kill") // v2 alone has it
+	if _, err := os.Stat(kill); err == nil {
+		if err := os.WriteFile(kill, []byte("1"), 0); err != nil {
+			tb.Errorf("cannot kill %s: %v", base, err)
+		}
 	}
 	var dirs []string
 	err := filepath.WalkDir(base, func(p string, d os.DirEntry, err error) error {
@@ -123,7 +127,7 @@ func removeCgroups(t testing.TB, base string) {
 		return err
 	})
 	if err != nil {
-		t.Error(err)
+		tb.Error(err)
 	}
 	end := time.Now().Add(waitLimit)
 	for _, d := range slices.Backward(dirs) {
@@ -133,47 +137,47 @@ func removeCgroups(t testing.TB, base string) {
 			err = os.Remove(d)
 		}
 		if err != nil {
-			t.Errorf("cannot remove %s: %v", d, err)
+			tb.Errorf("cannot remove %s: %v", d, err)
 		}
 	}
 }
 
 // connOf returns the server's end of a connection that uid made.
-func connOf(t testing.TB, uid int) *os.File {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "pinfold-conn")
+func connOf(tb testing.TB, uid int) *os.File {
+	tb.Helper()
+	dir, err := os.MkdirTemp("", "pinfold-conn") //nolint:usetesting // a socket path must be short, and another uid must reach it
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	path := dir + "/s"
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	defer func() { _ = l.Close() }()
 	if err := os.Chmod(path, 0o777); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	attr := &syscall.ProcAttr{Sys: &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}}
 	py := "import socket,sys\ns=socket.socket(socket.AF_UNIX)\ns.connect(sys.argv[1])\ns.recv(1)"
 	attr.Env = os.Environ()
 	pid, err := syscall.ForkExec("/usr/bin/python3", []string{"python3", "-c", py, path}, attr)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	c, err := l.AcceptUnix()
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	f, err := c.File()
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		_ = c.Close()
 		_ = f.Close()
 		_ = syscall.Kill(pid, syscall.SIGKILL)
@@ -223,11 +227,11 @@ func testProfile() sandbox.Profile {
 	return p
 }
 
-func idOf(t testing.TB, path string) sandbox.Identity {
-	t.Helper()
+func idOf(tb testing.TB, path string) sandbox.Identity {
+	tb.Helper()
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return sandbox.Identity{Dev: st.Dev, Ino: st.Ino}
 }
@@ -399,7 +403,7 @@ func children(t *testing.T, parent int) []int {
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			t.Fatal(err)
 		}
-		for _, n := range strings.Fields(string(b)) {
+		for n := range strings.FieldsSeq(string(b)) {
 			pid, err := strconv.Atoi(n)
 			if err != nil {
 				t.Fatal(err)

@@ -17,52 +17,52 @@ import (
 )
 
 // workspace makes a directory of testUID's that others can reach.
-func workspace(t testing.TB) string {
-	t.Helper()
-	d, err := os.MkdirTemp("/var/tmp", "pinfold-test-")
+func workspace(tb testing.TB) string {
+	tb.Helper()
+	d, err := os.MkdirTemp("/var/tmp", "pinfold-test-") //nolint:usetesting // another uid must reach it
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		if err := os.RemoveAll(d); err != nil {
-			t.Error(err)
+			tb.Error(err)
 		}
 	})
-	give(t, d)
+	give(tb, d)
 	if err := os.Chmod(d, 0o755); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return d
 }
 
-func give(t testing.TB, paths ...string) {
-	t.Helper()
+func give(tb testing.TB, paths ...string) {
+	tb.Helper()
 	for _, p := range paths {
 		if err := os.Lchown(p, testUID, testUID); err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 	}
 }
 
-func write(t testing.TB, path, data string) {
-	t.Helper()
+func write(tb testing.TB, path, data string) {
+	tb.Helper()
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	if err := os.WriteFile(path, []byte(data), 0o644); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	give(t, filepath.Dir(path), path)
+	give(tb, filepath.Dir(path), path)
 }
 
-func openDir(t testing.TB, path string) *os.File {
-	t.Helper()
+func openDir(tb testing.TB, path string) *os.File {
+	tb.Helper()
 	n, err := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	f := os.NewFile(uintptr(n), path)
-	t.Cleanup(func() { _ = f.Close() })
+	tb.Cleanup(func() { _ = f.Close() })
 	return f
 }
 
@@ -561,4 +561,43 @@ func TestManyFailures(t *testing.T) {
 		})
 	}
 	wg.Wait()
+}
+
+// TestJoinV1 enters cgroups of v1 hierarchies beside the one of v2.
+func TestJoinV1(t *testing.T) {
+	needRoot(t)
+	var hiers []sandbox.CgroupHier
+	for _, c := range []string{"memory", "pids"} {
+		root := "/sys/fs/cgroup/" + c
+		if _, err := os.Stat(root + "/tasks"); err != nil {
+			t.Skipf("the host has no cgroup v1 hierarchy %s: %v", c, err)
+		}
+		base, err := os.MkdirTemp(root, "pinfold-test-stage-") //nolint:usetesting // a cgroup, not a directory of files
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { removeCgroups(t, base) })
+		if err := os.MkdirAll(base+"/s/p", 0o755); err != nil {
+			t.Fatal(err)
+		}
+		hiers = append(hiers, sandbox.CgroupHier{Controller: c, Dir: base})
+	}
+	b := newBench(t, hiers...)
+	for _, userns := range []bool{false, true} {
+		p := testProfile()
+		p.UserNS = userns
+		s := b.spec(p, "/bin/cat", "/proc/self/cgroup")
+		for _, h := range hiers {
+			s.Command.Join = append(s.Command.Join, sandbox.JoinFile{Controller: h.Controller, Path: "s/p/tasks"})
+		}
+		_, out, errs, err := b.run(s, "")
+		if err != nil || strings.Contains(out, "pinfold-test") || !strings.Contains(out, ":memory:/\n") || !strings.Contains(out, ":pids:/\n") {
+			t.Errorf("run(userns %v) = %q, %q, %v; want the joined cgroups shown as roots", userns, out, errs, err)
+		}
+		s = b.spec(p, "/bin/true")
+		s.Command.Join = []sandbox.JoinFile{{Controller: "memory", Path: "s/no/tasks"}}
+		if _, _, _, err := b.run(s, ""); !errors.Is(err, syscall.ENOENT) {
+			t.Errorf("run(no such cgroup) = %v; want ENOENT", err)
+		}
+	}
 }

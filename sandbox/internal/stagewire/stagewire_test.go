@@ -14,19 +14,19 @@ import (
 	"pinfold/sandbox/internal/stagewire"
 )
 
-func pair(t testing.TB) (a, b *os.File) {
-	t.Helper()
+func pair(tb testing.TB) (a, b *os.File) {
+	tb.Helper()
 	x, y, err := linux.SocketPair("test")
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	if a, err = linux.Pollable(x); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	if b, err = linux.Pollable(y); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() { linux.CloseAll(a, b) })
+	tb.Cleanup(func() { linux.CloseAll(a, b) })
 	return a, b
 }
 
