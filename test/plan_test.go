@@ -114,6 +114,7 @@ func importPlan() map[string]room {
 
 		"test/testkit": {raw: true},
 		"test/host":    {},
+		"test/docs":    {},
 		"test/bench":   {own: []string{"proto", "proto/client", "test/testkit"}, raw: true, goes: true},
 	}
 }

@@ -43,9 +43,9 @@ func TestPolicyShowIsAPolicy(t *testing.T) {
 	if _, err := policy.Parse(policy.Source{Name: "shown", Data: []byte(got.stdout)}); err != nil {
 		t.Errorf("policy show printed what does not load: %v", err)
 	}
-	got = pinfold(t, "", "policy", "show", "--policy", good, "defualt")
+	got = pinfold(t, "", "policy", "show", "--policy", good, "defaults")
 	if got.code != 1 || !strings.Contains(got.stderr, "try: one of: default") {
-		t.Errorf("policy show defualt = %+v; want the profiles that there are", got)
+		t.Errorf("policy show defaults = %+v; want the profiles that there are", got)
 	}
 }
 
