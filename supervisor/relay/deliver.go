@@ -145,6 +145,7 @@ func (d *delivery) fill(f *feed) (int, error) {
 	}
 	if low <= from {
 		f.w += n
+		d.hold(f)
 		return n, nil
 	}
 	// What is read already was good when it was read; the gap comes after it.
@@ -156,7 +157,19 @@ func (d *delivery) fill(f *feed) (int, error) {
 	d.out.b = proto.AppendGapEvent(d.out.b, d.head, f.s.kind, d.seq, from, low, d.f.Form)
 	d.lost += max(0, low-max(from, f.s.high.Load()))
 	f.at, f.r, f.w, f.seen = low, 0, 0, 0
+	if d.owner {
+		d.o.untold.Store(d.lost)
+	}
+	d.hold(f)
 	return int(low - from), nil
+}
+
+// hold notes that the owner gets every byte that f has in memory, though the spool
+// may lose it meanwhile.
+func (d *delivery) hold(f *feed) {
+	if d.owner {
+		f.s.held.Store(f.at + int64(f.w-f.r))
+	}
 }
 
 // cut makes events of all whole pieces in f's memory and reports whether it made any.
@@ -208,6 +221,7 @@ func (d *delivery) flush() error {
 	if d.owner {
 		d.o.seq.Store(d.seq)
 		d.o.dropped.Add(d.lost)
+		d.o.untold.Store(0)
 		for _, f := range d.feeds {
 			f.s.move(f.at)
 		}
@@ -270,11 +284,16 @@ func (d *delivery) forget(f *feed) {
 		d.o.c.Buffers.giveIn(f.mem)
 	}
 	f.mem, f.r, f.w, f.seen = nil, 0, 0, 0
+	d.hold(f)
 }
 
 // release gives all memory back.
 func (d *delivery) release() {
-	for _, f := range d.feeds {
+	if d.owner {
+		d.o.untold.Store(0)
+	}
+	for i, f := range d.feeds {
+		f.at = []int64{d.done.Stdout, d.done.Stderr}[i] // what the sink did not take is not held either
 		d.forget(f)
 	}
 	if d.out != nil {

@@ -24,6 +24,7 @@ type Output struct {
 	delivering atomic.Bool
 	seq        atomic.Uint64 // of the last event delivered to the owner
 	dropped    atomic.Int64  // told to the owner in gap events
+	untold     atomic.Int64  // in gap events that are made and not sent
 
 	limitMu  sync.Mutex // held while bytes are taken near the limit
 	taken    atomic.Int64
@@ -44,6 +45,7 @@ type stream struct {
 	spool     *spool
 	delivered atomic.Int64  // the owner's cursor
 	high      atomic.Int64  // the farthest that the cursor ever was
+	held      atomic.Int64  // up to here the owner gets every byte: it is in Deliver's memory
 	last      atomic.Int64  // when the last byte came, nanoseconds after start
 	ended     atomic.Bool   // no byte will come any more
 	room      chan struct{} // capacity 1: delivered has moved
@@ -141,7 +143,7 @@ func (o *Output) End(deadline time.Duration) {
 
 // Counts returns how many bytes came, went and were lost up to now.
 func (o *Output) Counts() Counts {
-	c := Counts{Dropped: o.dropped.Load(), Drained: !o.cut.Load(), Full: o.full.Load()}
+	c := Counts{Dropped: o.dropped.Load() + o.untold.Load(), Drained: !o.cut.Load(), Full: o.full.Load()}
 	for _, s := range o.streams {
 		n := s.spool.size.Load()
 		if s.kind == proto.Stdout {
@@ -150,7 +152,7 @@ func (o *Output) Counts() Counts {
 			c.Stderr = n
 		}
 		c.Drained = c.Drained && s.ended.Load()
-		c.Dropped += max(0, s.spool.low.Load()-s.high.Load()) // lost, not told yet
+		c.Dropped += max(0, s.spool.low.Load()-max(s.high.Load(), s.held.Load())) // lost, not told yet
 	}
 	return c
 }

@@ -17,7 +17,7 @@ import (
 // process gets SIGCONT too: it could not act on SIGTERM otherwise.
 func (s *Session) term(p *process) {
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGCONT} {
-		if err := p.start.proc.Signal(sig); err != nil && !errors.Is(err, syscall.ESRCH) {
+		if err := p.start.proc.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
 			s.log.Warn("cannot signal the process, its grace period goes on", attrProc(p.id), attrErr(err))
 		}
 	}
@@ -143,7 +143,9 @@ func (s *Session) deliver(p *process) {
 	<-p.concluded
 	head := st.out.Head()
 	head.Stamp(time.Now())
-	line := proto.AppendFinalEvent(nil, head, st.out.NextSeq(), p.verdict, s.opts.Form)
+	final := *p.verdict
+	final.Output = output(st.out.Counts()) // what was dropped is known for sure once all was delivered
+	line := proto.AppendFinalEvent(nil, head, st.out.NextSeq(), &final, s.opts.Form)
 	if err := s.out.link.Write(line); err != nil {
 		s.out.drop()
 	}

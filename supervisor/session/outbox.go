@@ -31,6 +31,7 @@ type outbox struct {
 	slots chan struct{}
 	gone  chan struct{} // closed when the client is known to be gone
 	once  sync.Once
+	over  chan struct{} // closed when the session has ended: what comes later is dropped
 }
 
 type letter struct {
@@ -39,7 +40,7 @@ type letter struct {
 }
 
 func newOutbox(l Link) *outbox {
-	return &outbox{link: l, queue: make(chan letter, 2*maxOpen), slots: make(chan struct{}, maxOpen), gone: make(chan struct{})}
+	return &outbox{link: l, queue: make(chan letter, 2*maxOpen), slots: make(chan struct{}, maxOpen), gone: make(chan struct{}), over: make(chan struct{})}
 }
 
 // take waits for a free place for one more open request.
@@ -52,34 +53,61 @@ func (o *outbox) take() bool {
 	}
 }
 
-// answer puts the answer of one open request in the queue.
+// answer puts the answer of one open request in the queue. Another session may owe
+// it, and call this when ours has long ended: then it is dropped.
 func (o *outbox) answer(m proto.Message, sent func()) {
-	o.queue <- letter{msg: m, sent: func() {
+	l := letter{msg: m, sent: func() {
 		<-o.slots
 		if sent != nil {
 			sent()
 		}
 	}}
+	select {
+	case o.queue <- l:
+	case <-o.over:
+	}
 }
 
-// serve sends what comes until the queue is closed. Once the client is gone
-// letters are only counted off.
+// end makes serve return once it has sent what is in the queue.
+func (o *outbox) end() { close(o.over) }
+
+// serve sends what comes until the end.
 func (o *outbox) serve() {
 	var buf []byte
-	for l := range o.queue {
-		var err error
-		if l.msg != nil {
-			if buf, err = proto.Append(buf[:0], l.msg); err == nil {
-				err = o.link.Write(buf)
+	for {
+		select {
+		case l := <-o.queue:
+			buf = o.send(buf, l)
+			continue
+		case <-o.over:
+		}
+		for {
+			select {
+			case l := <-o.queue:
+				buf = o.send(buf, l)
+			default:
+				return
 			}
 		}
-		if err != nil {
-			o.drop()
-		}
-		if l.sent != nil {
-			l.sent()
+	}
+}
+
+// send sends one letter; buf is memory to be used again. Once the client is gone
+// letters are only counted off.
+func (o *outbox) send(buf []byte, l letter) []byte {
+	var err error
+	if l.msg != nil {
+		if buf, err = proto.Append(buf[:0], l.msg); err == nil {
+			err = o.link.Write(buf)
 		}
 	}
+	if err != nil {
+		o.drop()
+	}
+	if l.sent != nil {
+		l.sent()
+	}
+	return buf
 }
 
 // drop marks the client as gone.

@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"os"
 	"syscall"
 	"time"
 
@@ -137,7 +138,7 @@ func (s *Session) kill(p *process, r *proto.KillReq, answer respond) {
 		resp := &proto.KillResp{Reply: proto.Done(r), State: proto.StatusRunning}
 		if err := p.start.proc.Signal(signalOf(r.Signal)); err != nil {
 			resp.Reply = proto.Refused(r, proto.CodeInternal, fmt.Sprintf("cannot signal process: %v", err), "")
-			if errors.Is(err, syscall.ESRCH) {
+			if errors.Is(err, os.ErrProcessDone) {
 				resp.Reply = proto.Refused(r, proto.CodeProcDead, "cannot signal process: it has ended", "")
 			}
 		}

@@ -37,7 +37,7 @@ type Host struct {
 	Audit    *audit.Log
 	Hasher   *audit.Hasher
 	Registry *Registry
-	Buffers  *relay.Buffers // of all relays together
+	Buffers  *relay.Buffers        // of all relays together
 	Policy   func() *policy.Policy // the one in force now
 	State    string                // state directory
 	Started  time.Time
@@ -127,7 +127,7 @@ func (s *Session) Serve(ctx context.Context) {
 	close(s.done)
 	s.wg.Wait()
 	s.flush()
-	close(s.out.queue)
+	s.out.end()
 	sender.Wait()
 	s.dropTrees(context.WithoutCancel(ctx))
 	s.host.Registry.leave(s.adm.Caller, s)

@@ -59,10 +59,10 @@ func TestEverySignal(t *testing.T) {
 	d := start(t, "")
 	c := d.agent()
 	const script = `
-import signal, sys, time
+import os, signal, time
 for s in ("INT", "HUP", "QUIT", "USR1", "USR2", "WINCH"):
-    signal.signal(getattr(signal, "SIG" + s), lambda n, f, s=s: print("got SIG" + s, flush=True))
-print("ready", flush=True)
+    signal.signal(getattr(signal, "SIG" + s), lambda n, f, s=s: os.write(1, b"got SIG" + s.encode() + b"\n"))
+os.write(1, b"ready\n")
 while True:
     time.sleep(60)
 `
