@@ -183,7 +183,7 @@ func (d *daemon) open(c *socket.Conn, file *os.File, h *proto.Handshake) (*sessi
 	if err := checkToken(adm.AuthTokenFile, h.AuthToken); err != nil {
 		return nil, nil, err
 	}
-	o := session.Options{Role: h.Role, Form: h.Proc.Data, Batch: h.Proc.Batch}
+	o := session.Options{Handshake: h.ID, Role: h.Role, Form: h.Proc.Data, Batch: h.Proc.Batch}
 	s, err := session.New(d.host, caller, adm, o, file, c)
 	if err != nil {
 		return nil, nil, &refusedError{proto.ReasonServerError, proto.CodeProcLimit, err.Error()}

@@ -46,9 +46,10 @@ type Host struct {
 
 // Options is what a handshake chose.
 type Options struct {
-	Role  proto.Role
-	Form  proto.DataForm
-	Batch bool
+	Handshake string // its id, which no request may use again
+	Role      proto.Role
+	Form      proto.DataForm
+	Batch     bool
 }
 
 // Session is one client's session. One goroutine, Serve, owns everything in it;
@@ -94,6 +95,8 @@ func New(h *Host, c policy.Caller, adm *policy.Admission, o Options, conn *os.Fi
 		done:  make(chan struct{}),
 		procs: map[string]*process{}, ids: newIDRing(maxIDs), denials: map[string]int{},
 	}
+	s.ids.use(o.Handshake)
+	s.ids.answered(o.Handshake)
 	if err := h.Registry.admit(adm.Caller, s, Quota{Sessions: adm.Quota.Sessions}); err != nil {
 		return nil, err
 	}
