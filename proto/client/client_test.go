@@ -247,10 +247,10 @@ func TestASpawnThatWasGivenUpIsEnded(t *testing.T) {
 		p.send(spawned(req, "late"))
 		p.raw(proto.AppendReadEvent(nil, h, proto.Stdout, 1, 0, []byte("x"), proto.DataString))
 		kill := p.next()
-		killed <- kill
 		if kill != nil {
 			p.send(proto.Answer(kill, proto.Done(kill)))
 		}
+		killed <- kill // last: the test ends with it and closes the connection
 	})
 	_, err := c.Spawn(ctx, proto.Spawn{Cmd: []string{"x"}})
 	close(gone)
