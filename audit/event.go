@@ -162,8 +162,15 @@ type Verdict struct {
 	Usage     Usage     `json:"usage"`
 	Output    Output    `json:"output"`
 	Survivors []int     `json:"survivors,omitzero"`
+	Denies    []Deny    `json:"denies,omitzero"`
 	StartedAt time.Time `json:"started_at"`
 	EndedAt   time.Time `json:"ended_at"`
+}
+
+// Deny is a denied path that did not exist at the start and did not stay so.
+type Deny struct {
+	Path   string `json:"path"`
+	Change string `json:"change"` // appeared, removed, replaced or unknown
 }
 
 // Usage is what a process and its descendants used.

@@ -135,6 +135,11 @@ func TestTheReferenceNamesEveryWord(t *testing.T) {
 			}
 		}
 	}
+	for _, c := range proto.DenyChanges() {
+		if !strings.Contains(doc, "`"+string(c)+"`") {
+			t.Errorf("docs/protocol.md does not name the change %s of a denied path; want it there", c)
+		}
+	}
 	for name, value := range map[string]int{
 		"MaxFrame": proto.MaxFrame, "MaxNesting": proto.MaxNesting, "MaxID": proto.MaxID, "MaxLabels": proto.MaxLabels, "MaxLabel": proto.MaxLabel,
 		"MaxName": proto.MaxName, "MaxToken": proto.MaxToken, "MaxCaps": proto.MaxCaps, "MaxEventText": proto.MaxEventText,

@@ -16,9 +16,32 @@ type Verdict struct {
 	By        string      `json:"by"`    // who ended it: request, timer, kernel, …
 	Usage     Usage       `json:"usage"`
 	Output    OutputCount `json:"output"`
-	Survivors []int       `json:"survivors"` // pids that outlived the main process and were ended with the cgroup
+	Survivors []int       `json:"survivors"`        // pids that outlived the main process and were ended with the cgroup
+	Denies    []DenyEvent `json:"denies,omitempty"` // denied paths that did not stay as they were made; by path
 	StartedAt Timestamp   `json:"started_at"`
 	EndedAt   Timestamp   `json:"ended_at"`
+}
+
+// DenyEvent says what happened to a denied path that did not exist at the start.
+type DenyEvent struct {
+	Path   string     `json:"path"` // as the pen sees it
+	Change DenyChange `json:"change"`
+}
+
+// DenyChange is the word of a DenyEvent.
+type DenyChange string
+
+// The changes.
+const (
+	DenyAppeared DenyChange = "appeared" // absent: check found it after the end
+	DenyRemoved  DenyChange = "removed"  // its placeholder is gone, by an act outside of the pen
+	DenyReplaced DenyChange = "replaced" // something else stands where its placeholder was, by an act outside of the pen
+	DenyUnknown  DenyChange = "unknown"  // it could not be looked for
+)
+
+// DenyChanges are all of them.
+func DenyChanges() []DenyChange {
+	return []DenyChange{DenyAppeared, DenyRemoved, DenyReplaced, DenyUnknown}
 }
 
 // Usage is what a process and its descendants used.
@@ -152,9 +175,26 @@ func appendVerdict(dst []byte, v *Verdict) []byte {
 		}
 		dst = strconv.AppendInt(dst, int64(pid), 10)
 	}
-	dst = appendFloat(append(dst, `],"started_at":`...), float64(v.StartedAt))
+	dst = appendDenies(append(dst, ']'), v.Denies)
+	dst = appendFloat(append(dst, `,"started_at":`...), float64(v.StartedAt))
 	dst = appendFloat(append(dst, `,"ended_at":`...), float64(v.EndedAt))
 	return append(dst, '}')
+}
+
+func appendDenies(dst []byte, all []DenyEvent) []byte {
+	for i, d := range all {
+		if i == 0 {
+			dst = append(dst, `,"denies":[`...)
+		} else {
+			dst = append(dst, ',')
+		}
+		dst = appendQuoted(append(dst, `{"path":`...), d.Path)
+		dst = append(appendQuoted(append(dst, `,"change":`...), string(d.Change)), '}')
+	}
+	if len(all) > 0 {
+		dst = append(dst, ']')
+	}
+	return dst
 }
 
 func appendUsage(dst []byte, u *Usage) []byte {

@@ -19,7 +19,9 @@ func fullVerdict() *proto.Verdict {
 			VoluntarySwitches: 3, InvoluntarySwitches: 4, Throttled: 0.125,
 		},
 		Output:    proto.OutputCount{Stdout: 5, Stderr: 6, Dropped: 7, Drained: true},
-		Survivors: []int{8, 9}, StartedAt: 1716123456.789012, EndedAt: 1716123458,
+		Survivors: []int{8, 9},
+		Denies:    []proto.DenyEvent{{Path: "/work/\"\n", Change: proto.DenyAppeared}, {Path: "/b", Change: proto.DenyRemoved}},
+		StartedAt: 1716123456.789012, EndedAt: 1716123458,
 	}
 }
 

@@ -56,6 +56,24 @@ type DenyState struct {
 	Path   string `json:"path"`
 	Layer  string `json:"layer"`           // what holds it: mount, or none when nothing is there to hold
 	Absent Absent `json:"absent,omitzero"` // what was done because the path did not exist; empty: it exists
+	Level  Level  `json:"level,omitzero"`  // best_effort: it is looked for after the end alone; empty: required
+}
+
+// DenyChange says what became of a denied path that did not exist.
+type DenyChange string
+
+// Changes of a denied path.
+const (
+	DenyAppeared DenyChange = "appeared" // AbsentCheck found it
+	DenyRemoved  DenyChange = "removed"  // its placeholder is gone, by an act outside of the pen
+	DenyReplaced DenyChange = "replaced" // something else is where its placeholder was, by an act outside of the pen
+	DenyUnknown  DenyChange = "unknown"  // it could not be looked for
+)
+
+// DenyEvent is a denied path that did not stay as it was when its pen was made.
+type DenyEvent struct {
+	Path   string     `json:"path"`
+	Change DenyChange `json:"change"`
 }
 
 // Enforcement is what the kernel showed of a pen while its target waited at the

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -195,6 +196,21 @@ func (p *Process) Resize(rows, cols uint16) error {
 		return errors.New("cannot resize: the process has no terminal")
 	}
 	return linux.SetSize(p.PTY, rows, cols)
+}
+
+// Denies says what became of denied paths that did not exist when the pen was
+// made: those with AbsentCheck that are there now, and placeholders that somebody
+// outside of the pen removed or replaced. Asked once nothing runs in the pen any
+// more, and before Release.
+func (p *Process) Denies(ctx context.Context) ([]DenyEvent, error) {
+	if !slices.ContainsFunc(p.Enforcement.Denies, func(d DenyState) bool { return d.Absent == AbsentCheck || d.Absent == AbsentPlaceholder }) {
+		return nil, nil
+	}
+	var all []DenyEvent
+	if _, err := p.stage.ask(ctx, stagewire.OpDenies, stagewire.Pen{Pen: p.id}, &all, dropAnswer); err != nil {
+		return nil, fmt.Errorf("cannot look for the denied paths: %w", err)
+	}
+	return all, nil
 }
 
 // Release tells PID 1 to go, waits until it is gone and all that the launch made

@@ -21,12 +21,13 @@ type mounts struct {
 	states  []sandbox.DenyState
 	masked  map[string]cover
 	made    []*place
+	watches []*watch
 	ruleset *os.File
 	abi     int
 	handled uint64
 }
 
-// close gives up all but the placeholders.
+// close gives up all but the placeholders and what is watched.
 func (m *mounts) close() error {
 	var errs []error
 	for _, h := range append(m.attach, m.view) {
@@ -38,13 +39,22 @@ func (m *mounts) close() error {
 	return errors.Join(errs...)
 }
 
+// giveBack drops the placeholders and the watches of a pen that does not come to
+// be. A pen that was started has taken both over.
+func (s *server) giveBack(m *mounts) error {
+	closeWatches(m.watches)
+	err := s.dropPlaces(m.made)
+	m.watches, m.made = nil, nil
+	return err
+}
+
 // build makes the trees of a pen: the view, the attaches, what is denied in them,
 // and the Landlock ruleset on them.
 func (s *server) build(p *profile, c *sandbox.Command, peer linux.Peer, attach []*os.File) (m *mounts, err error) {
 	m = &mounts{}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, m.close(), s.dropPlaces(m.made))
+			err = errors.Join(err, m.close(), s.giveBack(m))
 		}
 	}()
 	root, err := s.viewOf(p)
@@ -67,7 +77,7 @@ func (s *server) build(p *profile, c *sandbox.Command, peer linux.Peer, attach [
 	d := &denier{s: s, f: &p.Profile, peer: peer, holders: append([]*holder{m.view}, m.attach...), masked: map[string]cover{}}
 	err = d.apply()
 	d.close()
-	m.made, m.states, m.masked = d.made, d.states, d.masked
+	m.made, m.watches, m.states, m.masked = d.made, d.watches, d.states, d.masked
 	if err != nil {
 		return m, err
 	}

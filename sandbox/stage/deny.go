@@ -42,7 +42,9 @@ type denier struct {
 	holders []*holder // the view is the first
 	masked  map[string]cover
 	states  []sandbox.DenyState
-	made    []*place // placeholders that this pen needs
+	state   sandbox.DenyState // of the path that is being denied
+	made    []*place          // placeholders that this pen needs
+	watches []*watch          // absent paths to look for at its end
 }
 
 // apply masks every denied path of the profile, shorter paths first.
@@ -50,12 +52,11 @@ func (d *denier) apply() error {
 	denies := slices.Clone(d.f.Deny)
 	slices.SortStableFunc(denies, func(a, b sandbox.Deny) int { return strings.Compare(a.Path, b.Path) })
 	for _, y := range denies {
-		st, err := d.deny(y, y.Path, maxLinks)
-		if err != nil {
+		d.state = sandbox.DenyState{Path: y.Path, Layer: "mount"}
+		if err := d.deny(y, y.Path, maxLinks); err != nil {
 			return failed("deny "+y.Path, err)
 		}
-		st.Path = y.Path
-		d.states = append(d.states, st)
+		d.states = append(d.states, d.state)
 	}
 	return nil
 }
@@ -70,22 +71,22 @@ func (d *denier) close() {
 
 // deny masks the path p for y; links counts the symlinks that may still be
 // followed.
-func (d *denier) deny(y sandbox.Deny, p string, links int) (sandbox.DenyState, error) {
-	held := sandbox.DenyState{Layer: "mount"}
+func (d *denier) deny(y sandbox.Deny, p string, links int) error {
 	for m, c := range d.masked {
 		if sandbox.Below(p, m) && (c == coverMask || y.Readable) {
-			return held, nil
+			return nil
 		}
 	}
 	if links == 0 {
-		return held, unix.ELOOP
+		return unix.ELOOP
 	}
 	h := d.holderOf(p)
 	if h == nil { // in memory that is this pen's alone and empty: there is nothing to keep from it
-		return sandbox.DenyState{Layer: "none", Absent: y.Absent}, nil
+		d.unheld(y.Absent, links)
+		return nil
 	}
 	if p == h.path {
-		return held, fmt.Errorf("%s is itself a mount of the pen", p)
+		return fmt.Errorf("%s is itself a mount of the pen", p)
 	}
 	rel := strings.TrimPrefix(strings.TrimPrefix(p, h.path), "/")
 	cur, at := h.tree.root, ""
@@ -93,27 +94,37 @@ func (d *denier) deny(y sandbox.Deny, p string, links int) (sandbox.DenyState, e
 	for i, name := range names {
 		f, err := linux.OpenAt(cur, name, unix.O_PATH|unix.O_NOFOLLOW, linux.Beneath)
 		if errors.Is(err, unix.ENOENT) {
-			f, err = d.absent(y, h, at, cur, name)
+			f, err = d.absent(y, h, at, cur, names[i:])
 			if f == nil || err != nil {
-				return sandbox.DenyState{Layer: "none", Absent: y.Absent}, err
+				d.unheld(y.Absent, links)
+				return err
 			}
 			defer linux.CloseAll(f)
 			d.masked[path.Join(h.path, at, name)] = coverMask
-			held.Absent = y.Absent
-			return held, d.s.masks.cover(f, unix.S_IFDIR)
+			d.state.Absent = y.Absent
+			return d.s.masks.cover(f, unix.S_IFDIR)
 		}
 		if err != nil {
-			return held, err
+			return err
 		}
 		here := path.Join(at, name)
 		next, done, err := d.step(y, h, f, here, names[i+1:], links)
 		linux.CloseAll(f)
 		if err != nil || done {
-			return held, err
+			return err
 		}
 		cur, at = next, here
 	}
-	return held, nil
+	return nil
+}
+
+// unheld notes a path whose place nothing holds since it is absent. Where a symlink
+// led there, that is masked all the same.
+func (d *denier) unheld(a sandbox.Absent, links int) {
+	d.state.Absent = a
+	if links == maxLinks {
+		d.state.Layer = "none"
+	}
 }
 
 // step goes through one existing component f at the path here of h: the last is
@@ -135,13 +146,16 @@ func (d *denier) step(y sandbox.Deny, h *holder, f *os.File, here string, rest [
 			to = path.Join(path.Dir(full), to)
 		}
 		to = path.Join(append([]string{path.Clean(to)}, rest...)...)
-		if _, err := d.deny(y, to, links-1); err != nil {
+		if err := d.deny(y, to, links-1); err != nil {
 			return nil, false, fmt.Errorf("%s, where symlinks lead: %w", to, err)
 		}
 	}
-	if link || len(rest) == 0 {
-		d.share(h, st)
-		if y.Readable {
+	place, err := d.share(y, h, here, st)
+	if err != nil {
+		return nil, false, err
+	}
+	if link || place || len(rest) == 0 {
+		if y.Readable && !place {
 			d.masked[full] = coverReadOnly
 			return nil, true, h.readOnly(f, here)
 		}
@@ -149,7 +163,7 @@ func (d *denier) step(y sandbox.Deny, h *holder, f *os.File, here string, rest [
 		return nil, true, d.s.masks.cover(f, st.Mode)
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
-		return nil, true, nil // a file where a directory would have to be: the path cannot exist below it
+		return nil, true, d.blocked(y, h, f, here, rest)
 	}
 	next, err = h.pin(f, here)
 	return next, false, err
@@ -226,14 +240,18 @@ func privatePaths(f *sandbox.Profile) []string {
 	return out
 }
 
-// absent does what y says about a path that stops to exist at name below the
-// directory at of h. It returns the placeholder as the pen sees it, or nil when
-// there is nothing to mask.
-func (d *denier) absent(y sandbox.Deny, h *holder, at string, cur *os.File, name string) (*os.File, error) {
+// absent does what y says about a path that stops to exist at the first of names
+// below the directory at of h, which cur is in the pen. It returns the placeholder
+// as the pen sees it, or nil when there is nothing to mask.
+func (d *denier) absent(y sandbox.Deny, h *holder, at string, cur *os.File, names []string) (*os.File, error) {
+	name := names[0]
 	switch y.Absent {
 	case sandbox.AbsentRefuse:
 		return nil, fmt.Errorf("it does not exist and absent: refuse holds: %w", unix.ENOENT)
-	case sandbox.AbsentCheck, sandbox.AbsentSkip:
+	case sandbox.AbsentCheck:
+		d.state.Level = sandbox.LevelBestEffort
+		return nil, d.watch(y, h, at, cur, names, sandbox.Identity{})
+	case sandbox.AbsentSkip:
 		return nil, nil
 	case sandbox.AbsentPlaceholder:
 	}
@@ -259,6 +277,9 @@ func (d *denier) absent(y sandbox.Deny, h *holder, at string, cur *os.File, name
 		return nil, err
 	}
 	d.made = append(d.made, p)
+	if err := d.watch(y, h, at, cur, names[:1], p.id); err != nil {
+		return nil, err
+	}
 	f, err := linux.OpenAt(cur, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_DIRECTORY, linux.OneFS)
 	if err != nil {
 		return nil, err
@@ -270,14 +291,51 @@ func (d *denier) absent(y sandbox.Deny, h *holder, at string, cur *os.File, name
 	return f, nil
 }
 
-// share keeps a placeholder of another pen's for as long as this one masks it.
-func (d *denier) share(h *holder, st unix.Stat_t) {
+// blocked denies what lies below f, a file where a directory would have to be: while
+// f stays nothing can be there, so it is held in its place as a directory would be.
+func (d *denier) blocked(y sandbox.Deny, h *holder, f *os.File, here string, rest []string) error {
+	d.state.Absent = y.Absent
+	switch y.Absent {
+	case sandbox.AbsentRefuse:
+		return fmt.Errorf("%s is no directory and absent: refuse holds: %w", path.Join(h.path, here), unix.ENOTDIR)
+	case sandbox.AbsentCheck:
+		d.state.Level = sandbox.LevelBestEffort
+		return d.watch(y, h, "", h.tree.root, append([]string{here}, rest...), sandbox.Identity{})
+	case sandbox.AbsentPlaceholder:
+		_, err := h.pin(f, here)
+		return err
+	case sandbox.AbsentSkip:
+	}
+	return nil
+}
+
+// watch has names below the directory at of h looked for at the end of the pen:
+// from the looked-at mount where there is one, else from cur.
+func (d *denier) watch(y sandbox.Deny, h *holder, at string, cur *os.File, names []string, id sandbox.Identity) error {
+	root, rel := h.orig, path.Join(at, path.Join(names...))
+	if root == nil {
+		root, rel = cur, path.Join(names...)
+	}
+	w, err := newWatch(y.Path, root, rel, d.peer, id)
+	if err == nil {
+		d.watches = append(d.watches, w)
+	}
+	return err
+}
+
+// share keeps a placeholder of another pen's for as long as this one masks it, and
+// reports whether the directory at here of h is one.
+func (d *denier) share(y sandbox.Deny, h *holder, here string, st unix.Stat_t) (bool, error) {
 	if h.orig == nil || st.Mode&unix.S_IFMT != unix.S_IFDIR {
-		return
+		return false, nil
 	}
-	if p := d.s.places.again(idOf(st)); p != nil {
-		d.made = append(d.made, p)
+	p := d.s.places.again(idOf(st))
+	if p == nil {
+		return false, nil
 	}
+	d.made = append(d.made, p)
+	d.state.Absent = sandbox.AbsentPlaceholder
+	return true, d.watch(y, h, "", nil, []string{here}, p.id)
 }
 
 func sameFile(a, b *os.File) error {

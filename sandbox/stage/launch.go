@@ -86,7 +86,7 @@ func (s *server) launchProfile(ctx context.Context, p *profile, c *sandbox.Comma
 		err = l.start()
 	}
 	if err != nil {
-		return nil, nil, errors.Join(err, s.dropPlaces(m.made))
+		return nil, nil, errors.Join(err, s.giveBack(m))
 	}
 	e, err := l.gate(ctx)
 	if err != nil {
@@ -358,7 +358,8 @@ func (l *launcher) start() error {
 		return errors.Join(failed("watch PID 1", err), syscall.Kill(pid, syscall.SIGKILL), reapPid(pid))
 	}
 	l.pid = pid
-	l.pen = &pen{pidfd: poll, prog: l.v.prog, made: l.m.made, gate: l.gate2, gone: make(chan struct{})}
+	l.pen = &pen{pidfd: poll, prog: l.v.prog, made: l.m.made, watches: l.m.watches, gate: l.gate2, gone: make(chan struct{})}
+	l.m.made, l.m.watches = nil, nil
 	l.started = true
 	l.s.pens.add(l.pen)
 	go l.s.reap(l.pen)

@@ -7,10 +7,10 @@ import (
 	"sync"
 	"syscall"
 
+	"pinfold/sandbox"
+	"pinfold/sandbox/internal/image"
 	"pinfold/sandbox/internal/linux"
 	"pinfold/sandbox/internal/stagewire"
-
-	"pinfold/sandbox/internal/image"
 )
 
 // pens are the pens that the daemon has not yet let go: it asks for each, in the
@@ -28,6 +28,10 @@ type pen struct {
 	pidfd *os.File // pollable
 	prog  *image.Program
 	made  []*place
+
+	watching sync.Mutex
+	watches  []*watch            // guarded by watching; nil once the pen is gone
+	changed  []sandbox.DenyEvent // what was seen last, guarded by watching
 
 	mu   sync.Mutex
 	gate *os.File // write end of the last gate; nil once it is open or shut
@@ -86,6 +90,7 @@ func (s *pens) abandon() {
 func (s *server) reap(p *pen) {
 	p.err = linux.Reap(p.pidfd)
 	p.shut()
+	p.unwatch()
 	p.err = errors.Join(p.err, s.dropPlaces(p.made))
 	linux.CloseAll(p.pidfd)
 	close(p.gone)
@@ -135,7 +140,7 @@ func (s *server) onPen(ctx context.Context, m stagewire.Message) (any, error) {
 	}
 	p := s.pens.get(q.Pen)
 	if p == nil {
-		if m.Op == stagewire.OpStart || m.Op == stagewire.OpStep {
+		if m.Op == stagewire.OpStart || m.Op == stagewire.OpStep || m.Op == stagewire.OpDenies {
 			return nil, refused("there is no pen %d", q.Pen)
 		}
 		return nil, nil
@@ -145,6 +150,8 @@ func (s *server) onPen(ctx context.Context, m stagewire.Message) (any, error) {
 		return nil, p.open()
 	case stagewire.OpStep:
 		return stagewire.Text{Text: p.prog.Step(q.Step), Where: p.prog.Where(q.Step)}, nil
+	case stagewire.OpDenies:
+		return p.denies(), nil
 	case stagewire.OpAbort:
 		p.shut()
 		if err := p.kill(); err != nil {

@@ -203,7 +203,7 @@ func (s *server) serve(ctx context.Context, m stagewire.Message, files []*os.Fil
 		body, out, err = s.scratches(m)
 	case stagewire.OpLaunch:
 		body, out, err = s.launch(ctx, m.Body, files)
-	case stagewire.OpStart, stagewire.OpAbort, stagewire.OpReaped, stagewire.OpStep:
+	case stagewire.OpStart, stagewire.OpAbort, stagewire.OpReaped, stagewire.OpStep, stagewire.OpDenies:
 		body, err = s.onPen(ctx, m)
 	case stagewire.OpHello:
 		err = refused("unknown request %q", m.Op)

@@ -11,6 +11,7 @@ import (
 
 	"pinfold/audit"
 	"pinfold/proto"
+	"pinfold/sandbox"
 )
 
 // term asks the main process to end and begins its grace period. A stopped
@@ -58,11 +59,30 @@ func (s *Session) endRest(p *process) {
 		if err != nil {
 			s.log.Warn("cannot read limit events, causes may be missing", attrProc(p.id), attrErr(err))
 		}
+		denies := s.denies(ctx, p)
 		s.post(func() {
-			p.end.usage, p.end.events, p.end.survivors = usage, events, survivors
+			p.end.usage, p.end.events, p.end.survivors, p.end.denies = usage, events, survivors, denies
 			s.step(p, Emptied)
 		})
 	})
+}
+
+// denies asks, now that nothing of the process runs any more, what became of denied
+// paths that did not exist at its start.
+func (s *Session) denies(ctx context.Context, p *process) []sandbox.DenyEvent {
+	ctx, cancel := context.WithTimeout(ctx, lookTime)
+	defer cancel()
+	all, err := p.start.proc.Denies(ctx)
+	if err == nil {
+		return all
+	}
+	s.log.Warn("cannot look for the denied paths, the verdict says unknown", attrProc(p.id), attrErr(err))
+	for _, d := range p.start.enforcement.Denies {
+		if d.Absent == sandbox.AbsentCheck || d.Absent == sandbox.AbsentPlaceholder {
+			all = append(all, sandbox.DenyEvent{Path: d.Path, Change: sandbox.DenyUnknown})
+		}
+	}
+	return all
 }
 
 // empty lets children live for linger, then kills the job and waits until it is

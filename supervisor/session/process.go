@@ -62,6 +62,7 @@ type ending struct {
 	events    cgroup.Events
 	usage     cgroup.Usage
 	survivors []int
+	denies    []sandbox.DenyEvent
 }
 
 // waiter is a request that waits for the end of a process.

@@ -80,6 +80,10 @@ func (s *Session) noteFailure(p *process, why error, code proto.Code) {
 
 func auditVerdict(v *proto.Verdict) audit.Verdict {
 	u := v.Usage
+	var denies []audit.Deny
+	for _, d := range v.Denies {
+		denies = append(denies, audit.Deny{Path: d.Path, Change: string(d.Change)})
+	}
 	return audit.Verdict{
 		Cause: string(v.Cause), Code: v.Code, Signal: v.Signal, Core: v.Core, Stage: v.Stage, Scope: v.Scope, By: v.By,
 		Usage: audit.Usage{
@@ -88,6 +92,6 @@ func auditVerdict(v *proto.Verdict) audit.Verdict {
 			VoluntarySwitches: u.VoluntarySwitches, InvoluntarySwitches: u.InvoluntarySwitches, Throttled: float64(u.Throttled),
 		},
 		Output:    audit.Output{Stdout: int64(v.Output.Stdout), Stderr: int64(v.Output.Stderr), Dropped: int64(v.Output.Dropped), Drained: v.Output.Drained},
-		Survivors: v.Survivors, StartedAt: v.StartedAt.Time(), EndedAt: v.EndedAt.Time(),
+		Survivors: v.Survivors, Denies: denies, StartedAt: v.StartedAt.Time(), EndedAt: v.EndedAt.Time(),
 	}
 }

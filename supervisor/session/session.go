@@ -25,6 +25,7 @@ const (
 	maxDenials  = 1024                    // different refusals counted
 	drainTime   = 900 * time.Millisecond  // for the pipes after the last process is gone
 	emptyTime   = 5 * time.Second         // for a killed cgroup to become empty
+	lookTime    = 2 * time.Second         // for the denied paths to be looked for after the end
 	releaseTime = 5 * time.Second         // for PID 1 to go
 	cutTime     = 1500 * time.Millisecond // for the last bytes to a client whose session ends
 	maxStdin    = 1 << 20                 // bytes that wait for one process's stdin

@@ -30,6 +30,9 @@ func verdict(f facts) *proto.Verdict {
 		Survivors: f.end.survivors,
 		StartedAt: proto.TimestampOf(f.started), EndedAt: proto.TimestampOf(f.end.at),
 	}
+	for _, d := range f.end.denies {
+		v.Denies = append(v.Denies, proto.DenyEvent{Path: d.Path, Change: proto.DenyChange(d.Change)})
+	}
 	if v.Survivors == nil {
 		v.Survivors = []int{}
 	}

@@ -40,6 +40,7 @@ const (
 	OpAbort       Op = "abort"        // Pen: end it before its start
 	OpReaped      Op = "reaped"       // Pen: answered once its PID 1 is gone and cleaned up after
 	OpStep        Op = "step"         // Pen and Step: the printed text of a step
+	OpDenies      Op = "denies"       // Pen: what became of denied paths that did not exist
 )
 
 // Message is one request or answer.
