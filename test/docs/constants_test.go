@@ -217,3 +217,21 @@ func (c tree) selected(e *ast.SelectorExpr) constant.Value {
 	}
 	return constant.MakeUnknown()
 }
+
+// What is said to be no limit is a constant of the code still.
+func TestNoLimitsExist(t *testing.T) {
+	all := tree{}
+	for name, why := range noLimits() {
+		pkg := name[:strings.LastIndexByte(name, '.')]
+		files, err := filepath.Glob(filepath.Join(top, pkg, "*.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range files {
+			all.add(t, f, pkg, false)
+		}
+		if _, ok := all[pkg][name[len(pkg)+1:]]; !ok {
+			t.Errorf("noLimits has %s (%s), which is no constant", name, why)
+		}
+	}
+}
