@@ -44,8 +44,7 @@ func (Failed) record()  {}
 func (Ended) record()   {}
 
 // DecodeRecord reads one message of the status socket. A message of another size
-// or kind is an error. Where PID 1 ends before it has read everything, a reader
-// gets ECONNRESET once, and then the records that wait: unix(7).
+// or kind is an error.
 func DecodeRecord(b []byte) (Record, error) {
 	le := binary.LittleEndian
 	if len(b) < 8 {

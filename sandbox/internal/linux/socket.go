@@ -73,8 +73,18 @@ type Message struct {
 
 // Receive takes one message from a pollable socket: recvmsg(2) with
 // MSG_CMSG_CLOEXEC. It answers io.EOF when the peer is gone, ErrTruncated (with
-// every descriptor closed) when the message does not fit.
+// every descriptor closed) when the message does not fit. A peer that ends with
+// something unread makes ECONNRESET once, ahead of what it had sent: unix(7). That
+// is read on from; a second one is an error.
 func Receive(s *os.File, buf []byte) (Message, error) {
+	m, err := receive(s, buf)
+	if errors.Is(err, unix.ECONNRESET) {
+		m, err = receive(s, buf)
+	}
+	return m, err
+}
+
+func receive(s *os.File, buf []byte) (Message, error) {
 	rc, err := s.SyscallConn()
 	if err != nil {
 		return Message{}, err
