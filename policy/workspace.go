@@ -102,7 +102,7 @@ func (w *walk) namedDir(rule Rule) *Denied {
 	case w.c.UID == 0:
 		d.Cause, d.Hint, d.Final = "root works in a scratch workspace only: its files never enter a pen", "leave cwd empty", true
 	case dir.Kind == KindNone:
-		d.Code, d.Cause = CodeInvalid, errnoText(dir.Err)
+		d.Code, d.Cause = absentCode(dir.Err), errnoText(dir.Err)
 	case dir.Kind != KindDir || dir.Err != "":
 		d.Code, d.Cause = CodeInvalid, "it is not a directory"
 	case !path.IsAbs(dir.Path) || path.Clean(dir.Path) != dir.Path:
@@ -125,6 +125,18 @@ func (w *walk) namedDir(rule Rule) *Denied {
 		d.Hint = "cwd names a directory strictly below " + strings.Join(under, " or ")
 	}
 	return w.no(question, d)
+}
+
+// absentCode tells what is not there apart from what the caller may not reach, and
+// both from what is no name of a directory at all.
+func absentCode(errno string) Code {
+	switch errno {
+	case "ENOENT":
+		return CodeNotFound
+	case "EACCES", "EPERM":
+		return CodeDenied
+	}
+	return CodeInvalid
 }
 
 // belowUnder compares resolved paths, so that no symbolic link leads out.
