@@ -142,7 +142,7 @@ func (s *Session) dismantle(p *process) {
 	if err := p.start.job.Remove(ctx); err != nil {
 		s.log.Error("cannot remove the process's cgroup", attrProc(p.id), attrErr(err))
 	}
-	s.host.Registry.dropProcess(s.adm.Caller)
+	s.host.Registry.dropProcess(s.account())
 }
 
 // deliver sends the owner everything the process wrote, then the final event.

@@ -12,42 +12,51 @@ type Registry struct {
 	mu       sync.Mutex
 	sessions map[string]*Session
 	owners   map[string]*Session // by process
-	callers  map[string]*counts
+	callers  map[account]*counts
 	uids     map[uint32]bool
 	first    uint32
 	count    uint32
 	next     uint32
 }
 
-// counts are what one caller has.
+// account is whose quota something counts against: one uid under one rule of the
+// policy. A rule may admit many users; none of them uses up what another has.
+type account struct {
+	rule string
+	uid  uint32
+}
+
+func (a account) String() string { return fmt.Sprintf("%q (uid %d)", a.rule, a.uid) }
+
+// counts are what one account has.
 type counts struct{ sessions, processes int }
 
-// Quota is a limit on counts of one caller; 0 means none.
+// Quota is a limit on counts of one account; 0 means none.
 type Quota struct{ Sessions, Processes int }
 
 // NewRegistry returns an empty registry whose dynamic uids are first+1 to
 // first+count-1; first itself is PID 1's in every pen.
 func NewRegistry(first, count uint32) *Registry {
 	return &Registry{
-		sessions: map[string]*Session{}, owners: map[string]*Session{}, callers: map[string]*counts{}, uids: map[uint32]bool{},
+		sessions: map[string]*Session{}, owners: map[string]*Session{}, callers: map[account]*counts{}, uids: map[uint32]bool{},
 		first: first, count: count, next: first + 1,
 	}
 }
 
 // admit counts one more session of a caller.
-func (r *Registry) admit(caller string, s *Session, q Quota) error {
+func (r *Registry) admit(caller account, s *Session, q Quota) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c := r.of(caller)
 	if q.Sessions > 0 && c.sessions >= q.Sessions {
-		return fmt.Errorf("cannot open session: caller %q has %d of %d sessions", caller, c.sessions, q.Sessions)
+		return fmt.Errorf("cannot open session: caller %s has %d of %d sessions", caller, c.sessions, q.Sessions)
 	}
 	c.sessions++
 	r.sessions[s.id] = s
 	return nil
 }
 
-func (r *Registry) of(caller string) *counts {
+func (r *Registry) of(caller account) *counts {
 	c := r.callers[caller]
 	if c == nil {
 		c = &counts{}
@@ -57,7 +66,7 @@ func (r *Registry) of(caller string) *counts {
 }
 
 // leave takes a session off the list.
-func (r *Registry) leave(caller string, s *Session) {
+func (r *Registry) leave(caller account, s *Session) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.sessions[s.id] != s {
@@ -72,19 +81,19 @@ func (r *Registry) leave(caller string, s *Session) {
 }
 
 // takeProcess counts one more live process of a caller.
-func (r *Registry) takeProcess(caller string, q Quota) error {
+func (r *Registry) takeProcess(caller account, q Quota) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c := r.of(caller)
 	if q.Processes > 0 && c.processes >= q.Processes {
-		return fmt.Errorf("cannot start process: caller %q has %d of %d processes", caller, c.processes, q.Processes)
+		return fmt.Errorf("cannot start process: caller %s has %d of %d processes", caller, c.processes, q.Processes)
 	}
 	c.processes++
 	return nil
 }
 
 // dropProcess gives a place of takeProcess back.
-func (r *Registry) dropProcess(caller string) {
+func (r *Registry) dropProcess(caller account) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c := r.of(caller)

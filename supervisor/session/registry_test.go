@@ -8,30 +8,34 @@ import (
 func TestRegistryQuotas(t *testing.T) {
 	r := NewRegistry(100, 4)
 	a, b := &Session{id: "a"}, &Session{id: "b"}
-	if err := r.admit("agents", a, Quota{Sessions: 1}); err != nil {
+	agents, others, same := account{"agents", 1000}, account{"others", 1000}, account{"agents", 1001}
+	if err := r.admit(agents, a, Quota{Sessions: 1}); err != nil {
 		t.Fatalf("admit(a) = %v; want nil", err)
 	}
-	if err := r.admit("agents", b, Quota{Sessions: 1}); err == nil || !strings.Contains(err.Error(), "1 of 1 sessions") {
+	if err := r.admit(agents, b, Quota{Sessions: 1}); err == nil || !strings.Contains(err.Error(), "1 of 1 sessions") {
 		t.Errorf("admit(b) = %v; want a refusal that names 1 of 1 sessions", err)
 	}
-	if err := r.admit("others", b, Quota{Sessions: 1}); err != nil {
+	if err := r.admit(others, b, Quota{Sessions: 1}); err != nil {
 		t.Errorf("admit(b) for another caller = %v; want nil", err)
 	}
-	r.leave("agents", a)
-	r.leave("agents", a) // twice is once
-	if err := r.admit("agents", a, Quota{Sessions: 1}); err != nil {
+	if err := r.admit(same, &Session{id: "c"}, Quota{Sessions: 1}); err != nil {
+		t.Errorf("admit(c) of another uid under the same rule = %v; want nil", err)
+	}
+	r.leave(agents, a)
+	r.leave(agents, a) // twice is once
+	if err := r.admit(agents, a, Quota{Sessions: 1}); err != nil {
 		t.Errorf("admit(a) after leave = %v; want nil", err)
 	}
 	for range 2 {
-		if err := r.takeProcess("agents", Quota{Processes: 2}); err != nil {
+		if err := r.takeProcess(agents, Quota{Processes: 2}); err != nil {
 			t.Fatalf("takeProcess() = %v; want nil", err)
 		}
 	}
-	if err := r.takeProcess("agents", Quota{Processes: 2}); err == nil {
+	if err := r.takeProcess(agents, Quota{Processes: 2}); err == nil {
 		t.Error("takeProcess() beyond the quota = nil; want a refusal")
 	}
-	r.dropProcess("agents")
-	if err := r.takeProcess("agents", Quota{Processes: 2}); err != nil {
+	r.dropProcess(agents)
+	if err := r.takeProcess(agents, Quota{Processes: 2}); err != nil {
 		t.Errorf("takeProcess() after dropProcess = %v; want nil", err)
 	}
 }

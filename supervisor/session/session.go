@@ -98,7 +98,7 @@ func New(h *Host, c policy.Caller, adm *policy.Admission, o Options, conn *os.Fi
 	}
 	s.ids.use(o.Handshake)
 	s.ids.answered(o.Handshake)
-	if err := h.Registry.admit(adm.Caller, s, Quota{Sessions: adm.Quota.Sessions}); err != nil {
+	if err := h.Registry.admit(s.account(), s, Quota{Sessions: adm.Quota.Sessions}); err != nil {
 		return nil, err
 	}
 	return s, nil
@@ -108,7 +108,10 @@ func New(h *Host, c policy.Caller, adm *policy.Admission, o Options, conn *os.Fi
 func (s *Session) ID() string { return s.id }
 
 // Abandon takes a session off the list that is never served.
-func (s *Session) Abandon() { s.host.Registry.leave(s.adm.Caller, s) }
+func (s *Session) Abandon() { s.host.Registry.leave(s.account(), s) }
+
+// account is whose quota the session counts against.
+func (s *Session) account() account { return account{s.adm.Caller, s.caller.UID} }
 
 // Serve owns the session until it has ended: its client left and did not come
 // back in time, it was shut down, or ctx was cancelled. It returns after every
@@ -134,7 +137,7 @@ func (s *Session) Serve(ctx context.Context) {
 	s.out.end()
 	sender.Wait()
 	s.dropTrees(context.WithoutCancel(ctx))
-	s.host.Registry.leave(s.adm.Caller, s)
+	s.host.Registry.leave(s.account(), s)
 	s.note(audit.SessionClosed{Reason: string(s.over)})
 }
 

@@ -34,7 +34,7 @@ func (s *Session) spawn(r *proto.SpawnReq, answer respond) {
 		refuse(proto.CodeShuttingDown, "cannot start process: the session is ending", "")
 		return
 	}
-	if err := s.host.Registry.takeProcess(s.adm.Caller, Quota{Processes: s.adm.Quota.Processes}); err != nil {
+	if err := s.host.Registry.takeProcess(s.account(), Quota{Processes: s.adm.Quota.Processes}); err != nil {
 		refuse(proto.CodeProcLimit, err.Error(), "wait for a process to end, or raise quota.processes of the caller")
 		return
 	}
@@ -51,7 +51,7 @@ func (s *Session) spawn(r *proto.SpawnReq, answer respond) {
 			p.start, p.failure = st, fail
 			if fail != nil {
 				s.live--
-				s.host.Registry.dropProcess(s.adm.Caller)
+				s.host.Registry.dropProcess(s.account())
 				s.step(p, LaunchFailed)
 				return
 			}
