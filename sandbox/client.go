@@ -8,9 +8,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"sync"
 	"syscall"
+	"time"
 
 	"pinfold/sandbox/internal/linux"
 	"pinfold/sandbox/internal/stagewire"
@@ -51,6 +53,11 @@ func FindStage(self string) (string, error) {
 	return "", fmt.Errorf("cannot find pinfold-stage: not in %v; install it beside %s", tried, self)
 }
 
+// Slack is how late the stage's timers may be. The Go runtime watches its threads
+// with sleeps of 20 µs for as long as one of them works, and each costs more than
+// many a step of a launch.
+const Slack = 200 * time.Microsecond
+
 // Stage is a running pinfold-stage. Its methods may be called from any goroutine.
 type Stage struct {
 	conn     *os.File
@@ -82,13 +89,13 @@ func StartStage(ctx context.Context, c StageConfig) (*Stage, error) {
 		linux.CloseAll(theirs)
 		return nil, fmt.Errorf("cannot start the stage: %w", err)
 	}
-	cmd := exec.Command(c.Path, stageArgs(c)...) //nolint:noctx // outlives ctx by design: it ends when its socket closes
-	cmd.Env = []string{}
+	cmd := exec.Command(c.Path, stageArgs(c)...)                                      //nolint:noctx // outlives ctx by design: it ends when its socket closes
+	cmd.Env = []string{"GOMAXPROCS=" + strconv.Itoa(max(1, runtime.GOMAXPROCS(0)/2))} // what it starts needs the other half
 	cmd.Dir = "/"
 	cmd.Stdout, cmd.Stderr = c.Stderr, c.Stderr
 	cmd.ExtraFiles = []*os.File{theirs}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	err = cmd.Start()
+	err = linux.WithSlack(Slack, cmd.Start)
 	linux.CloseAll(theirs)
 	if err != nil {
 		linux.CloseAll(conn)

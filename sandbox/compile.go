@@ -52,6 +52,9 @@ type Build struct {
 	LandlockABI int               // 0: no Landlock
 	Filter      []unix.SockFilter // of the target; nil: no seccomp
 	AttachFiles []int             // indexes of the attaches that are files, not directories
+	Ignored     []int             // signals that PID 1 begins with ignored: an exec keeps that, signal(7)
+	LastCap     int               // highest capability that the kernel has: cap_last_cap in proc(5); 0: not known
+	Closed      []string          // files of /proc that are masked elsewhere, and that this kernel does not have or opens for root alone
 	DenyMounts  []DenyMount
 }
 

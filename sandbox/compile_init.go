@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"fmt"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -26,7 +27,8 @@ var (
 const (
 	all32  = 0xffffffff // every descriptor
 	maxCap = 63         // the kernel's sets have 64 bits: capabilities(7)
-	maxSig = 64         // signal(7)
+
+	timerSlack = 50 * time.Microsecond // what a process begins with
 )
 
 // compile adds all steps in the order in which they are made.
@@ -70,13 +72,11 @@ func (c *compiler) begin() {
 	size := 8 * image.Received
 	c.Call("read", []image.Arg{image.Int(image.FDStatus), image.Address(image.RegUID), image.Int(size)}, image.Want(size))
 	c.Call("umask", []image.Arg{image.Named(0o022, "022")})
-	c.Fold(fmt.Sprintf("rt_sigaction(each of 1 to %d but SIGKILL and SIGSTOP, {SIG_DFL}, NULL, 8)", maxSig), func() {
-		for n := 1; n <= maxSig; n++ {
-			if n != int(unix.SIGKILL) && n != int(unix.SIGSTOP) {
-				c.Call("rt_sigaction", []image.Arg{image.Int(n), image.Quads("{SIG_DFL}", 0, 0, 0, 0), image.Null(), image.Int(8)})
-			}
-		}
-	})
+	// Handlers ended with the exec; the stage may wait long for its timers, the target not: PR_SET_TIMERSLACK(2const).
+	for _, n := range c.b.Ignored {
+		c.Call("rt_sigaction", []image.Arg{image.Int(n), image.Quads("{SIG_DFL}", 0, 0, 0, 0), image.Null(), image.Int(8)})
+	}
+	c.prctl(unix.PR_SET_TIMERSLACK, "PR_SET_TIMERSLACK", image.Int(int(timerSlack)))
 }
 
 // gate reads one byte; when the writer is gone instead, the step fails.
@@ -112,8 +112,12 @@ func (c *compiler) terminal() {
 // boundCaps empties the bounding set of PID 1 and so of all that it starts:
 // capabilities(7). Numbers that the kernel does not have are EINVAL.
 func (c *compiler) boundCaps() {
-	c.Fold(fmt.Sprintf("prctl(PR_CAPBSET_DROP, each of 0 to %d, 0, 0, 0) or EINVAL", maxCap), func() {
-		for n := range maxCap + 1 {
+	last := c.b.LastCap
+	if last <= 0 {
+		last = maxCap
+	}
+	c.Fold(fmt.Sprintf("prctl(PR_CAPBSET_DROP, each of 0 to %d, 0, 0, 0) or EINVAL", last), func() {
+		for n := range last + 1 {
 			c.prctl(unix.PR_CAPBSET_DROP, "PR_CAPBSET_DROP", image.Int(n), image.Or(unix.EINVAL))
 		}
 	})

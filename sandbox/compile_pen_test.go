@@ -106,6 +106,9 @@ func testBuild(tb testing.TB, c penConfig) Build {
 	} else if !errors.Is(err, ruleset.ErrUnsupported) {
 		tb.Fatalf("ruleset.ABI() = %v", err)
 	}
+	if b.Ignored, err = linux.IgnoredSignals(); err != nil {
+		tb.Fatalf("linux.IgnoredSignals() = %v", err)
+	}
 	if c.build != nil {
 		c.build(&b)
 	}

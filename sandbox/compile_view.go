@@ -57,7 +57,8 @@ func (c *compiler) memfdNoexec() {
 
 // maskProc hides what /proc shows of the host. Files are covered by /dev/null,
 // directories by /dev/pts, which is empty and read-only at that point; what is
-// left can be read alone. The list is longer than what a kernel has.
+// left can be read alone. The list is longer than what a kernel has. A file that
+// root alone may open needs no cover: no pen has root's rights.
 func (c *compiler) maskProc() {
 	if c.p.Proc == ProcPids {
 		return
@@ -65,8 +66,10 @@ func (c *compiler) maskProc() {
 	bind := func(from, name string) {
 		c.mount(from, procDir+"/"+name, "", unix.MS_BIND, "MS_BIND", "", image.Or(unix.ENOENT))
 	}
-	for _, name := range maskedFiles() {
-		bind("/dev/null", name)
+	for _, name := range MaskedFiles() {
+		if !slices.Contains(c.b.Closed, name) {
+			bind("/dev/null", name)
+		}
 	}
 	for _, name := range maskedDirs() {
 		bind(ptsDir, name)
@@ -81,7 +84,9 @@ func (c *compiler) maskProc() {
 	}
 }
 
-func maskedFiles() []string {
+// MaskedFiles are the files of /proc that a pen sees empty. All are made by the
+// kernel itself, none by a module: one that is absent stays so until the next boot.
+func MaskedFiles() []string {
 	return []string{
 		"kcore", "keys", "key-users", "kmsg", "kpagecgroup", "kpagecount", "kpageflags",
 		"latency_stats", "sched_debug", "sysrq-trigger", "timer_list", "timer_stats",

@@ -159,6 +159,7 @@ func (l *launcher) prepare() error {
 	l.build.AttachFiles = l.m.files
 	l.build.LandlockABI = l.m.abi
 	l.build.Announce = sandbox.On
+	l.build.Ignored, l.build.LastCap, l.build.Closed = l.s.host.ignored, l.s.host.lastCap, l.s.host.closed
 	if l.s.memfdNoexec(&l.p.Profile) {
 		l.build.MemfdNoexec = sandbox.On
 	}

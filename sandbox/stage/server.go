@@ -81,6 +81,7 @@ type server struct {
 	looks  map[uint32]*lookQueue
 
 	scratchMu sync.Mutex
+	host      host
 }
 
 // Serve answers the daemon on conn until it closes, then ends every pen that was
@@ -147,6 +148,9 @@ func newServer(ctx context.Context, conn *os.File, c Config) (*server, error) {
 		return nil, err
 	}
 	if s.own, err = namespaces("self"); err != nil {
+		return nil, err
+	}
+	if s.host, err = findHost(); err != nil {
 		return nil, err
 	}
 	if s.null, err = os.OpenFile("/dev/null", os.O_RDONLY, 0); err != nil {

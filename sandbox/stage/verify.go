@@ -119,6 +119,9 @@ func (l *launcher) floor(st *procStatus) error {
 	if !st.noNewPrivs {
 		return errors.New("no_new_privs is not set")
 	}
+	if st.ignored != 0 {
+		return fmt.Errorf("it ignores signals: set %#x", st.ignored)
+	}
 	return l.inCgroups()
 }
 
@@ -201,6 +204,7 @@ type procStatus struct {
 	caps       sandbox.CapSets
 	noNewPrivs bool
 	seccomp    int
+	ignored    uint64 // set of signals
 }
 
 func readStatus(pid int) (*procStatus, error) {
@@ -238,6 +242,7 @@ func readStatus(pid int) (*procStatus, error) {
 	set(&s.caps.Effective, "CapEff")
 	set(&s.caps.Bounding, "CapBnd")
 	set(&s.caps.Ambient, "CapAmb")
+	set(&s.ignored, "SigIgn")
 	s.seccomp, err = strconv.Atoi(f["Seccomp"])
 	return s, errors.Join(append(errs, err)...)
 }
