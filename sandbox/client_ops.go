@@ -88,7 +88,7 @@ func (s *Stage) Launch(ctx context.Context, conn *os.File, spec Spec, attach []*
 	if err != nil {
 		return nil, err
 	}
-	p := &Pen{stage: s, id: l.Pen, InitPid: l.InitPid, Pid: l.Pid, Enforcement: l.Enforcement}
+	p := &Pen{stage: s, id: l.Pen, InitPid: l.InitPid, Pid: l.Pid, Enforcement: l.Enforcement, program: spec.Command.Program}
 	p.files, err = byName(l.Files, files)
 	if err == nil && s.v2() != "" {
 		p.job = filepath.Join(s.v2(), spec.Command.Cgroup, "job")

@@ -24,10 +24,11 @@ type Pen struct {
 	InitPid     int         // PID 1 of the pen, as this process sees it
 	Pid         int         // the target, as this process sees it
 
-	stage *Stage
-	id    uint64
-	job   string // directory of the job cgroup in v2, or ""
-	files map[string]*os.File
+	stage   *Stage
+	id      uint64
+	program string // path inside the pen
+	job     string // directory of the job cgroup in v2, or ""
+	files   map[string]*os.File
 }
 
 // Start opens the gate and returns once the target's program runs. If the exec
@@ -55,7 +56,7 @@ func (p *Pen) Start(ctx context.Context) (*Process, error) {
 }
 
 func (p *Pen) stepError(ctx context.Context, f launch.Failed) error {
-	e := &StepError{Step: f.Step, Text: "?", Where: WhereTarget, Errno: f.Errno}
+	e := &StepError{Step: f.Step, Text: "?", Where: WhereTarget, Errno: f.Errno, Path: p.program}
 	var t stagewire.Text
 	if _, err := p.stage.ask(ctx, stagewire.OpStep, stagewire.Pen{Pen: p.id, Step: f.Step}, &t, dropAnswer); err == nil {
 		e.Text, e.Where = t.Text, t.Where

@@ -283,7 +283,7 @@ type Fact struct {
 	Kind       Kind     `json:"kind"`
 	Interp     string   `json:"interp,omitzero"` // ELF loader, or the interpreter of a script
 	Executable bool     `json:"executable"`      // the caller may execute it
-	Err        string   `json:"err,omitzero"`    // why there is nothing: an errno name such as ENOENT, EACCES, ELOOP
+	Err        string   `json:"err,omitzero"`    // why there is nothing: an errno name such as ENOENT, EACCES, ELOOP; with KindELF and KindScript: why Interp cannot be executed
 }
 
 // LookRequest names what step 3 looks at, with the caller's file-system ids.

@@ -32,13 +32,19 @@ type StepError struct {
 	Where string        `json:"where"` // one of the Where constants
 	Errno syscall.Errno `json:"errno"` // 0: not an answer of the kernel
 	Hint  string        `json:"hint,omitzero"`
+	Path  string        `json:"path,omitzero"` // of the program inside the pen, where its exec failed
 }
 
 // Error names the step and its errno.
 func (e *StepError) Error() string {
-	s := fmt.Sprintf("cannot start: step %q of the %s", e.Text, e.Where)
+	s := "cannot start"
+	if e.Path != "" {
+		s += fmt.Sprintf(" %q", e.Path)
+	}
 	if e.Step >= 0 {
-		s = fmt.Sprintf("cannot start: step %d %s of the %s", e.Step, e.Text, e.Where)
+		s += fmt.Sprintf(": step %d %s of the %s", e.Step, e.Text, e.Where)
+	} else {
+		s += fmt.Sprintf(": step %q of the %s", e.Text, e.Where)
 	}
 	if e.Errno != 0 {
 		s += ": " + e.Errno.Error()

@@ -62,7 +62,46 @@ func look(r sandbox.LookRequest, peer linux.Peer) (sandbox.Looked, *os.File, err
 			classify(f, &l.Programs[i])
 		}
 	}
+	if err := linux.AsPeer(peer, func() error { lookInterps(l.Programs); return nil }); err != nil {
+		linux.CloseAll(dir)
+		return sandbox.Looked{}, nil, err
+	}
 	return l, dir, nil
+}
+
+// lookInterps puts into each fact whether its interpreter or ELF loader can be
+// executed. Where one is not named from the root nobody can tell before the exec.
+func lookInterps(facts []sandbox.Fact) {
+	known := map[string]string{}
+	for i := range facts {
+		f := &facts[i]
+		if f.Err != "" || !path.IsAbs(f.Interp) {
+			continue
+		}
+		e, ok := known[f.Interp]
+		if !ok {
+			e = lookInterp(f.Interp)
+			known[f.Interp] = e
+		}
+		f.Err = e
+	}
+}
+
+// lookInterp returns the name of the errno that execve(2) would give, or "".
+func lookInterp(name string) string {
+	f, err := linux.OpenAt(nil, name, unix.O_PATH, linux.Plain)
+	if err != nil {
+		return linux.ErrnoName(err)
+	}
+	defer linux.CloseAll(f)
+	st, err := linux.Stat(f)
+	if err != nil {
+		return linux.ErrnoName(err)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG || !linux.CanExec(f) {
+		return "EACCES"
+	}
+	return ""
 }
 
 // lookProgram opens an absolute name, or the first executable file of that bare
