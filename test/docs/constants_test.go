@@ -46,7 +46,6 @@ func noLimits() map[string]string {
 		"cmd/pinfold.readyFD":               "a descriptor",
 		"proto.longest":                     "what a Duration can hold",
 		"sandbox.maxCap":                    "a number of the kernel's",
-		"sandbox.maxSig":                    "a number of the kernel's",
 		"sandbox/stage.connFD":              "a descriptor",
 		"sandbox/stage.overflowID":          "a uid",
 		"supervisor/session.modeSticky":     "a mode",
