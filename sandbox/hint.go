@@ -25,6 +25,7 @@ type hint struct {
 func hints() []hint {
 	const caps = "the stage needs root's capabilities in its user namespace: run pinfoldd as root, or as a user where unprivileged user namespaces are allowed"
 	return []hint{
+		{"prlimit64", syscall.EPERM, "the daemon's hard limit is lower than the profile's: raise it, or lower that of the profile"},
 		{"execve", syscall.ENOENT, "the program's loader or interpreter is not in the view: add it to fs.read"},
 		{"execve", syscall.EACCES, "the run uid may not execute it, or it lies on a mount with noexec"},
 		{"execve", syscall.ENOEXEC, "the file is neither an ELF program of this machine nor a script with #!"},

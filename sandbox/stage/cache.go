@@ -25,6 +25,7 @@ const (
 type profile struct {
 	sandbox.Profile
 	filter *filter.Program
+	lower  []string // limits that are lower than asked for, in words
 
 	mu       sync.Mutex
 	view     *view
@@ -71,7 +72,9 @@ func (c *profiles) get(raw []byte) (*profile, error) {
 	if err := stagewire.Unmarshal(raw, &p.Profile); err != nil {
 		return nil, refused("cannot read the profile: %w", err)
 	}
-	return p, nil
+	var err error
+	p.lower, err = fitLimits(&p.Profile, c.s.mayRaise)
+	return p, err
 }
 
 // keep stores a profile that has proved good; another with the same JSON that

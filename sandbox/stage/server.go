@@ -66,6 +66,7 @@ type server struct {
 	config   Config
 	features sandbox.Features
 	own      map[string]uint64 // our namespaces
+	mayRaise bool              // this process may raise hard limits
 	null     *os.File
 	masks    *masks
 	trees    *assembler
@@ -134,7 +135,7 @@ func newServer(ctx context.Context, conn *os.File, c Config) (*server, error) {
 		return nil, fmt.Errorf("cannot find out what this host can do: %w", err)
 	}
 	s := &server{
-		conn: conn, config: c, features: f,
+		conn: conn, config: c, features: f, mayRaise: mayRaise(),
 		trees:    &assembler{dir: filepath.Join(c.State, "stage"), detached: f.Has(sandbox.FeatureTreeAttach) && f.Has(sandbox.FeatureTreeClone)},
 		requests: make(chan struct{}, maxRequests), launches: make(chan struct{}, maxLaunches),
 		looks: map[uint32]*lookQueue{}, pens: newPens(),

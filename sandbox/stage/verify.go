@@ -187,6 +187,9 @@ func (l *launcher) control(n sandbox.Need, e *sandbox.Enforcement, t *mountTable
 		ns("net")
 	case sandbox.ControlRlimits:
 		shown(slices.Equal(e.Rlimits, l.p.Rlimits), sandbox.ProofProc, fmt.Sprintf("in force are %v", e.Rlimits))
+		if c.State == sandbox.StateEnforced {
+			c.Detail = strings.Join(l.p.lower, "; ")
+		}
 	case sandbox.ControlMemory, sandbox.ControlPids, sandbox.ControlCPU, sandbox.ControlIO:
 		return c, false
 	}
