@@ -59,10 +59,11 @@ type Finding struct {
 
 // Features is what this host can do, each found out by doing it.
 type Features struct {
-	Kernel      string    `json:"kernel"`       // release, uname(2)
-	Machine     string    `json:"machine"`      // uname(2)
-	LandlockABI int       `json:"landlock_abi"` // 0: none
-	Findings    []Finding `json:"findings"`     // every Feature once, in a fixed order
+	Kernel      string    `json:"kernel"`            // release, uname(2)
+	Machine     string    `json:"machine"`           // uname(2)
+	LandlockABI int       `json:"landlock_abi"`      // 0: none
+	Rootless    bool      `json:"rootless,omitzero"` // found in a user namespace of one uid, that of an ordinary user's stage
+	Findings    []Finding `json:"findings"`          // every Feature once, in a fixed order
 }
 
 // Has reports whether the host can do feature.

@@ -4,6 +4,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"pinfold/sandbox/internal/linux"
 )
 
 // about is what is known of a feature when it is refused.
@@ -92,6 +94,16 @@ func explain(f Feature, b *blocked, h host) Finding {
 	return out
 }
 
+// ExplainUserNS says why a process could not be started in a user namespace: what
+// refused it, as the settings of this host show, and one cure.
+func ExplainUserNS(err error) Finding {
+	b := &blocked{call: "clone(CLONE_NEWUSER|CLONE_NEWNS)", errno: linux.Errno(err)}
+	if b.errno == 0 {
+		b.note = err.Error()
+	}
+	return explain(FeatureUserNS, b, readHost())
+}
+
 // refusedBy names who says no to what the kernel has.
 func refusedBy(f Feature, h host) string {
 	switch {
@@ -120,7 +132,7 @@ func knob(f Feature, a about, b *blocked, h host) (why, fix string, ok bool) {
 			return name + " is 0", "sysctl -w " + name + "=15000", true
 		}
 	}
-	if h.privileged {
+	if h.privileged && !h.mapped {
 		return "", "", false
 	}
 	if inUserNS && h.sysctl["kernel.unprivileged_userns_clone"] == "0" {

@@ -15,6 +15,7 @@ import (
 // host is what explains a refusal: settings that are read, never acted upon.
 type host struct {
 	privileged bool              // this process may make namespaces without a user namespace: CAP_SYS_ADMIN
+	mapped     bool              // this process is in a user namespace of few ids: its capabilities are good for that one alone
 	sysctl     map[string]string // by name; those that do not exist are missing
 	cmdline    string            // /proc/cmdline
 }
@@ -37,6 +38,9 @@ func readHost() host {
 		if err == nil { // one that cannot be read explains nothing
 			h.sysctl[name] = strings.TrimSpace(string(b))
 		}
+	}
+	if b, err := os.ReadFile("/proc/self/uid_map"); err == nil { // user_namespaces(7); the host's maps all ids
+		h.mapped = !strings.HasSuffix(strings.TrimSpace(string(b)), " 4294967295")
 	}
 	if b, err := os.ReadFile("/proc/cmdline"); err == nil {
 		h.cmdline = strings.TrimSpace(string(b))

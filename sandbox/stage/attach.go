@@ -128,7 +128,12 @@ func (s *server) attach(a sandbox.Attach, c *sandbox.Command, i int, src *os.Fil
 		}
 		defer linux.CloseAll(ns)
 	}
-	m, err := bindOf(src, attr, ns)
+	own, err := s.rootless.ours(src)
+	if err != nil {
+		return nil, false, err
+	}
+	defer linux.CloseAll(own)
+	m, err := bindOf(own, attr, ns)
 	if err != nil {
 		return nil, false, err
 	}

@@ -19,6 +19,8 @@ type Config struct {
 	DynamicFirst uint32
 	DynamicCount uint32
 	Named        []uint32
+	Entered      bool // an ordinary user's stage that has entered its user namespace
+	Probe        bool // say what this host can do on standard output, and end
 }
 
 // parse reads the stage's command line.
@@ -56,10 +58,12 @@ func parse(args []string, stderr io.Writer) (Config, error) {
 		c.Named = append(c.Named, u)
 		return err
 	})
+	f.BoolVar(&c.Entered, "entered", false, "it has entered its user namespace: for its own use")
+	f.BoolVar(&c.Probe, "probe", false, "print what this host can do as one JSON object and end")
 	if err := f.Parse(args); err != nil {
 		return Config{}, err
 	}
-	if f.NArg() > 0 || !cleanAbs(c.State) {
+	if f.NArg() > 0 || !c.Probe && !cleanAbs(c.State) {
 		return Config{}, fmt.Errorf("cannot start: --state %q is not an absolute clean path, or arguments are left over", c.State)
 	}
 	return c, nil

@@ -46,6 +46,9 @@ func (s *server) mayRun(uid, gid uint32, peer linux.Peer) error {
 	if uid == 0 || gid == 0 {
 		return refused("nothing is started as uid or gid 0")
 	}
+	if err := s.rootless.mayRun(uid, gid); err != nil {
+		return err
+	}
 	if s.config.DynamicCount > 0 && (uid == s.config.DynamicFirst || gid == s.config.DynamicFirst) {
 		return refused("cannot run as %d:%d: %d is PID 1's alone", uid, gid, s.config.DynamicFirst)
 	}

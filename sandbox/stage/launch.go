@@ -342,9 +342,12 @@ func (l *launcher) start() error {
 		Program: l.c.Program, Dir: l.c.Dir, Argv: l.c.Argv, Env: l.c.Env,
 	}
 	regs := launch.Registers{
-		UID: l.c.UID, GID: l.c.GID, InitUID: l.s.initUID(), InitGID: l.s.initUID(), Script: l.c.Script, Rows: l.c.Rows, Cols: l.c.Cols,
+		UID: l.c.UID, GID: l.c.GID, InitUID: l.s.initUID(), InitGID: l.s.initGID(), Script: l.c.Script, Rows: l.c.Rows, Cols: l.c.Cols,
 	}
-	if l.p.UserNS {
+	switch {
+	case l.p.UserNS && l.s.rootless != nil:
+		l.s.rootless.userNS(&s, &regs, l.p.RootMap)
+	case l.p.UserNS:
 		l.s.userNS(&s, &regs, l.p.RootMap)
 	}
 	pid, pidfd, err := launch.Run(s)
@@ -390,10 +393,21 @@ func reapPid(pid int) error {
 
 // initUID is the uid that PID 1 takes for good.
 func (s *server) initUID() uint32 {
+	if s.rootless != nil {
+		return s.rootless.uid
+	}
 	if s.config.DynamicCount > 0 {
 		return s.config.DynamicFirst
 	}
 	return overflowID
+}
+
+// initGID is the gid that PID 1 takes for good.
+func (s *server) initGID() uint32 {
+	if s.rootless != nil {
+		return s.rootless.gid
+	}
+	return s.initUID()
 }
 
 const overflowID = 65534 // nobody: owns nothing on a sane host

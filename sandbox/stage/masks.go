@@ -36,7 +36,7 @@ func (m *masks) make() error {
 		return err
 	}
 	if m.canary, err = linux.NewMount("tmpfs", attrView|unix.MOUNT_ATTR_NOEXEC, linux.Option{Key: "source", Value: "canary"},
-		linux.Option{Key: "mode", Value: "555"}, linux.Option{Key: "size", Value: "4k"}, linux.Option{Key: "nr_inodes", Value: "16"}); err != nil {
+		linux.Option{Key: "mode", Value: "755"}, linux.Option{Key: "size", Value: "4k"}, linux.Option{Key: "nr_inodes", Value: "16"}); err != nil {
 		return err
 	}
 	if err := linux.MkfileAt(m.canary, image.CanaryFile, 0o444); err != nil {

@@ -14,6 +14,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 
@@ -44,9 +45,17 @@ func Run(ctx context.Context, args []string, stderr io.Writer) int {
 		fmt.Fprintln(stderr, "pinfold-stage:", err)
 		return 2
 	}
-	if err := linux.NotDumpable(); err != nil {
-		fmt.Fprintln(stderr, "pinfold-stage:", err)
-		return 1
+	if c.Probe {
+		return probe(ctx, c, os.Stdout, stderr)
+	}
+	if c.ordinary() {
+		return enter(ctx, args, stderr)
+	}
+	if !c.Entered { // there the kernel would give its children's maps to root, and keep nobody from anything: user_namespaces(7)
+		if err := linux.NotDumpable(); err != nil {
+			fmt.Fprintln(stderr, "pinfold-stage:", err)
+			return 1
+		}
 	}
 	conn, err := linux.Pollable(os.NewFile(connFD, "daemon"))
 	if err == nil {
@@ -67,6 +76,7 @@ type server struct {
 	features sandbox.Features
 	own      map[string]uint64 // our namespaces
 	mayRaise bool              // this process may raise hard limits
+	rootless *rootless         // nil: the stage is root
 	null     *os.File
 	masks    *masks
 	trees    *assembler
@@ -90,6 +100,10 @@ type server struct {
 func Serve(ctx context.Context, conn *os.File, c Config) (err error) {
 	defer linux.CloseAll(conn)
 	s, err := newServer(ctx, conn, c)
+	var no refusal
+	if errors.As(err, &no) {
+		return stagewire.Send(conn, stagewire.Message{Error: answerOf(err)})
+	}
 	if err != nil {
 		return err
 	}
@@ -134,12 +148,21 @@ func newServer(ctx context.Context, conn *os.File, c Config) (*server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot find out what this host can do: %w", err)
 	}
+	if err := cannotConfine(f); err != nil {
+		return nil, err
+	}
 	s := &server{
 		conn: conn, config: c, features: f, mayRaise: mayRaise(),
 		trees:    &assembler{dir: filepath.Join(c.State, "stage"), detached: f.Has(sandbox.FeatureTreeAttach) && f.Has(sandbox.FeatureTreeClone)},
 		requests: make(chan struct{}, maxRequests), launches: make(chan struct{}, maxLaunches),
 		looks: map[uint32]*lookQueue{}, pens: newPens(),
 		idmaps: &idmaps{dir: filepath.Join(c.State, "stage"), ns: map[mapping]*os.File{}},
+	}
+	if c.Entered {
+		s.features.Rootless = true
+		if err := s.enterRootless(); err != nil {
+			return nil, err
+		}
 	}
 	s.profiles = &profiles{s: s, all: map[[sha256.Size]byte]*list.Element{}, lru: list.New()}
 	if err := os.MkdirAll(s.runDir(), 0o700); err != nil {
@@ -188,6 +211,7 @@ func (s *server) sweepTrees() error {
 
 func (s *server) close() error {
 	err := s.profiles.close()
+	s.rootless.close()
 	s.idmaps.close()
 	s.masks.close()
 	linux.CloseAll(s.null)
@@ -301,6 +325,9 @@ func (s *server) compileFilter(f *sandbox.Profile) (*filter.Program, error) {
 	var o filter.Options
 	if f.Exec == sandbox.ExecListed && !s.memfdNoexec(f) {
 		o.Memfd = filter.MemfdRefused
+	}
+	if slices.Contains(f.Rlimits, sandbox.NoCore()) {
+		o.Core = filter.CoreNever
 	}
 	p, err := filter.Compile(f.Seccomp.Base, f.Seccomp.Allow, f.Seccomp.Deny, o)
 	if err != nil {

@@ -27,6 +27,7 @@ const (
 type assembler struct {
 	dir      string // private directory of the stage's
 	detached bool
+	owners   *owners
 	next     atomic.Uint64
 }
 
@@ -76,11 +77,18 @@ func (t *tree) close() error {
 
 // bindOf returns a detached private mount of the file that src is open on.
 func bindOf(src *os.File, attr uint64, userns *os.File) (*os.File, error) {
-	m, err := linux.CloneMount(src, linux.One)
+	depth := linux.One
+	m, err := linux.CloneMount(src, depth)
+	if errors.Is(err, unix.EINVAL) {
+		// In a user namespace what is mounted below cannot be left out, since that would
+		// show what it covers: mount_namespaces(7). It comes along under the same rules.
+		depth = linux.Tree
+		m, err = linux.CloneMount(src, depth)
+	}
 	if err != nil {
 		return nil, err
 	}
-	if err := linux.SetMount(m, linux.One, linux.Attr{Set: attr, Private: true, UserNS: userns}); err != nil {
+	if err := linux.SetMount(m, depth, linux.Attr{Set: attr, Private: true, UserNS: userns}); err != nil {
 		linux.CloseAll(m)
 		if userns != nil {
 			err = fmt.Errorf("idmap: %w", err)

@@ -16,13 +16,13 @@ const maxLinks = 40 // symlinks followed on one path, as the kernel has it: path
 // openTrusted opens a path of the host as O_PATH. On the way it follows only
 // symlinks that root (or the user of a rootless stage) owns, so that nobody else
 // can send it somewhere; a symlink at the end is opened itself.
-func openTrusted(p string) (*os.File, error) {
+func (o *owners) openTrusted(p string) (*os.File, error) {
 	for range maxLinks {
 		f, err := linux.OpenAt(nil, p, unix.O_PATH|unix.O_NOFOLLOW, linux.Strict)
 		if !errors.Is(err, unix.ELOOP) {
 			return f, err
 		}
-		if p, err = throughLink(p, 1); err != nil {
+		if p, err = o.throughLink(p, 1); err != nil {
 			return nil, err
 		}
 	}
@@ -30,13 +30,13 @@ func openTrusted(p string) (*os.File, error) {
 }
 
 // openFollowed is openTrusted that follows such a symlink at the end too.
-func openFollowed(p string) (*os.File, error) {
+func (o *owners) openFollowed(p string) (*os.File, error) {
 	for range maxLinks {
 		f, err := linux.OpenAt(nil, p, unix.O_PATH, linux.Strict)
 		if !errors.Is(err, unix.ELOOP) {
 			return f, err
 		}
-		if p, err = throughLink(p, 0); err != nil {
+		if p, err = o.throughLink(p, 0); err != nil {
 			return nil, err
 		}
 	}
@@ -45,7 +45,7 @@ func openFollowed(p string) (*os.File, error) {
 
 // throughLink replaces the first symlink on p by what it points to; the last keep
 // names of p are left alone.
-func throughLink(p string, keep int) (string, error) {
+func (o *owners) throughLink(p string, keep int) (string, error) {
 	names := strings.Split(strings.TrimPrefix(p, "/"), "/")
 	for i := 1; i <= len(names)-keep; i++ {
 		at := "/" + path.Join(names[:i]...)
@@ -56,11 +56,7 @@ func throughLink(p string, keep int) (string, error) {
 		st, err := linux.Stat(f)
 		to := ""
 		if err == nil && st.Mode&unix.S_IFMT == unix.S_IFLNK {
-			if st.Uid != 0 && int(st.Uid) != os.Geteuid() {
-				err = &os.PathError{Op: "follow the symlink of uid " + itoa(st.Uid), Path: at, Err: unix.ELOOP}
-			} else {
-				to, err = linux.ReadLinkAt(f, "")
-			}
+			to, err = o.readTrusted(f, st)
 		}
 		linux.CloseAll(f)
 		if err != nil {
@@ -75,4 +71,16 @@ func throughLink(p string, keep int) (string, error) {
 		return path.Join(append([]string{to}, names[i:]...)...), nil
 	}
 	return "", &os.PathError{Op: "open", Path: p, Err: unix.ELOOP}
+}
+
+// readTrusted reads the symlink that f is open on, if its owner is to be trusted.
+func (o *owners) readTrusted(f *os.File, st unix.Stat_t) (string, error) {
+	uid, err := o.uid(f, st)
+	if err != nil {
+		return "", err
+	}
+	if uid != 0 && int(uid) != os.Geteuid() {
+		return "", &os.PathError{Op: "follow the symlink of uid " + itoa(uid), Path: f.Name(), Err: unix.ELOOP}
+	}
+	return linux.ReadLinkAt(f, "")
 }

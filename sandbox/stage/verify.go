@@ -61,6 +61,7 @@ func (l *launcher) verify() (sandbox.Enforcement, error) {
 	if err := l.floor(st); err != nil {
 		return e, failed("check the floors", err)
 	}
+	e.Degraded = l.s.rootless.weaker()
 	for _, n := range f.Controls {
 		c, ok := l.control(n, &e, table)
 		if !ok {
@@ -83,14 +84,15 @@ func (l *launcher) verify() (sandbox.Enforcement, error) {
 func (l *launcher) identities() error {
 	checks := []struct {
 		what, file string
+		number     int // of the descriptor that the file is; −1: none
 		want       sandbox.Identity
 	}{
-		{"the program", "fd/" + strconv.Itoa(image.FDProgram), l.c.ProgramID},
-		{"the directory", "fd/" + strconv.Itoa(image.FDDir), l.c.DirID},
-		{"the working directory", "cwd", l.c.DirID},
+		{"the program", "fd/" + strconv.Itoa(image.FDProgram), image.FDProgram, l.c.ProgramID},
+		{"the directory", "fd/" + strconv.Itoa(image.FDDir), image.FDDir, l.c.DirID},
+		{"the working directory", "cwd", -1, l.c.DirID},
 	}
 	for _, c := range checks {
-		st, err := linux.StatPath(procPath(l.target, c.file))
+		st, err := l.statFile(c.file, c.number)
 		if err != nil {
 			return err
 		}
@@ -110,8 +112,8 @@ func (l *launcher) floor(st *procStatus) error {
 	if st.uid != l.c.UID || st.gid != l.c.GID || !st.sameIDs {
 		return fmt.Errorf("it runs as %d:%d, not as %d:%d alone", st.uid, st.gid, l.c.UID, l.c.GID)
 	}
-	if st.groups != "" {
-		return fmt.Errorf("it is in the groups %s", st.groups)
+	if err := l.groupsKept(st); err != nil {
+		return err
 	}
 	if st.caps != (sandbox.CapSets{}) {
 		return fmt.Errorf("it has capabilities: %+v", st.caps)
@@ -195,6 +197,9 @@ func (l *launcher) control(n sandbox.Need, e *sandbox.Enforcement, t *mountTable
 	}
 	if off {
 		c.State, c.ProvedBy, c.Detail = sandbox.StateOff, "", ""
+		if n.Control == sandbox.ControlUserNS && l.s.rootless != nil {
+			c.Detail = "the pen has no user namespace of its own, but is in the stage's: the daemon is not root"
+		}
 	}
 	return c, true
 }

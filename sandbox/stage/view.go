@@ -33,6 +33,7 @@ type source struct {
 // symlinks and empty files to mount on, and mounts on those.
 type viewBuilder struct {
 	v   *view
+	a   *assembler
 	dev uint64 // of the tmpfs: only there may anything be made
 }
 
@@ -52,7 +53,7 @@ func buildView(a *assembler, f *sandbox.Profile) (*view, error) {
 	if err != nil {
 		return nil, failed("place the view", err)
 	}
-	b := &viewBuilder{v: &view{tree: t}}
+	b := &viewBuilder{v: &view{tree: t}, a: a}
 	if err := b.build(f); err != nil {
 		return nil, errors.Join(err, t.close())
 	}
@@ -215,7 +216,7 @@ func (b *viewBuilder) file(e sandbox.Entry) error {
 		return err
 	}
 	defer linux.CloseAll(d)
-	if err := linux.MkfileAt(d, path.Base(e.Path), 0o444); err != nil {
+	if err := linux.MkfileAt(d, path.Base(e.Path), 0o600); err != nil {
 		return err
 	}
 	f, err := linux.OpenAt(d, path.Base(e.Path), unix.O_WRONLY|unix.O_NOFOLLOW, linux.OneFS)
@@ -223,12 +224,12 @@ func (b *viewBuilder) file(e sandbox.Entry) error {
 		return err
 	}
 	_, err = f.WriteString(e.Data)
-	return errors.Join(err, f.Close())
+	return errors.Join(err, f.Chmod(0o444), f.Close())
 }
 
 // bind mounts a file or directory of the host, or repeats its symlink.
 func (b *viewBuilder) bind(e sandbox.Entry) error {
-	src, err := openSource(e)
+	src, err := b.a.openSource(e)
 	if err != nil && gone(err) {
 		src, err = b.missing(e, err)
 	}
@@ -274,11 +275,11 @@ func (b *viewBuilder) bind(e sandbox.Entry) error {
 }
 
 // openSource opens what an entry names; with Follow where a symlink leads.
-func openSource(e sandbox.Entry) (*os.File, error) {
+func (a *assembler) openSource(e sandbox.Entry) (*os.File, error) {
 	if e.Follow {
-		return openFollowed(e.Source)
+		return a.owners.openFollowed(e.Source)
 	}
-	return openTrusted(e.Source)
+	return a.owners.openTrusted(e.Source)
 }
 
 // target opens what is mounted on, made to be of the same kind.
@@ -315,7 +316,7 @@ func (b *viewBuilder) missing(e sandbox.Entry, cause error) (*os.File, error) {
 		b.v.sources = append(b.v.sources, source{path: e.Source, follow: e.Follow})
 		return nil, nil
 	case sandbox.MissingCreate:
-		d, err := openTrusted(path.Dir(e.Source))
+		d, err := b.a.owners.openTrusted(path.Dir(e.Source))
 		if err != nil {
 			return nil, err
 		}
@@ -323,7 +324,7 @@ func (b *viewBuilder) missing(e sandbox.Entry, cause error) (*os.File, error) {
 		if err := makeAsOwner(d, path.Base(e.Source)); err != nil && !errors.Is(err, unix.EEXIST) {
 			return nil, err
 		}
-		return openTrusted(e.Source)
+		return b.a.owners.openTrusted(e.Source)
 	case sandbox.MissingFail, "":
 	}
 	return nil, cause
