@@ -175,7 +175,7 @@ func (h *holder) pin(f *os.File, here string) (*os.File, error) {
 	if p, ok := h.pins[here]; ok {
 		return p, nil
 	}
-	p, err := linux.CloneMount(f, linux.One)
+	p, err := linux.CloneMount(f, linux.Tree) // with what is mounted in it
 	if err != nil {
 		return nil, err
 	}

@@ -212,18 +212,68 @@ func (b *viewBuilder) hasLink(to, at string, err error) error {
 
 func (b *viewBuilder) file(e sandbox.Entry) error {
 	d, err := b.ours(path.Dir(e.Path))
+	if errors.Is(err, unix.EROFS) {
+		return b.fileOver(e, err)
+	}
 	if err != nil {
 		return err
 	}
 	defer linux.CloseAll(d)
-	if err := linux.MkfileAt(d, path.Base(e.Path), 0o600); err != nil {
-		return err
-	}
-	f, err := linux.OpenAt(d, path.Base(e.Path), unix.O_WRONLY|unix.O_NOFOLLOW, linux.OneFS)
+	return writeFile(d, path.Base(e.Path), e.Data)
+}
+
+// fileOver puts a file over the host's own where the view shows the host's
+// directory. Where the host has none there is no place for it: cause, or with
+// missing: skip it is left out.
+func (b *viewBuilder) fileOver(e sandbox.Entry, cause error) error {
+	d, err := b.dir(path.Dir(e.Path))
 	if err != nil {
 		return err
 	}
-	_, err = f.WriteString(e.Data)
+	defer linux.CloseAll(d)
+	at, err := linux.OpenAt(d, path.Base(e.Path), unix.O_PATH|unix.O_NOFOLLOW, linux.Beneath)
+	if errors.Is(err, unix.ENOENT) {
+		if e.Missing == sandbox.MissingSkip {
+			return nil
+		}
+		return cause
+	}
+	if err != nil {
+		return err
+	}
+	defer linux.CloseAll(at)
+	mem, err := linux.NewMount("tmpfs", attrView|unix.MOUNT_ATTR_NOEXEC, linux.Option{Key: "source", Value: "view"})
+	if err != nil {
+		return err
+	}
+	defer linux.CloseAll(mem)
+	const name = "file"
+	if err := writeFile(mem, name, e.Data); err != nil {
+		return err
+	}
+	src, err := linux.OpenAt(mem, name, unix.O_PATH|unix.O_NOFOLLOW, linux.OneFS)
+	if err != nil {
+		return err
+	}
+	defer linux.CloseAll(src)
+	m, err := bindOf(src, attrShut|unix.MOUNT_ATTR_NOEXEC, nil)
+	if err != nil {
+		return err
+	}
+	defer linux.CloseAll(m)
+	return linux.MoveMount(m, at)
+}
+
+// writeFile makes a file that everybody can read and nobody write.
+func writeFile(dir *os.File, name, data string) error {
+	if err := linux.MkfileAt(dir, name, 0o600); err != nil {
+		return err
+	}
+	f, err := linux.OpenAt(dir, name, unix.O_WRONLY|unix.O_NOFOLLOW, linux.OneFS)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(data)
 	return errors.Join(err, f.Chmod(0o444), f.Close())
 }
 

@@ -92,11 +92,14 @@ func tidy(es []sandbox.Entry) []sandbox.Entry {
 	var out []sandbox.Entry
 	for _, e := range es {
 		e.Path = path.Clean(e.Path)
+		if e.Kind == sandbox.EntryFile && hosts(out, e.Path) {
+			e.Missing = sandbox.MissingSkip // it has a place only over the host's own
+		}
 		if n := len(out); n > 0 && out[n-1].Path == e.Path {
 			out[n-1] = widest(out[n-1], e)
 			continue
 		}
-		if e.Kind == sandbox.EntryBind && shown(out, e) {
+		if e.Kind == sandbox.EntryBind && shown(out, e) || e.Kind == sandbox.EntrySymlink && hosts(out, e.Path) {
 			continue
 		}
 		out = append(out, e)
@@ -130,6 +133,12 @@ func shown(es []sandbox.Entry, e sandbox.Entry) bool {
 		return e.Source == strings.TrimSuffix(o.Source, "/")+rel && o.Writable == e.Writable && o.NoExec == e.NoExec && !e.Follow
 	}
 	return false
+}
+
+// hosts reports whether p lies in a tree of the host that the policy shows, in which
+// nothing can be made.
+func hosts(es []sandbox.Entry, p string) bool {
+	return slices.ContainsFunc(es, func(o sandbox.Entry) bool { return o.Kind == sandbox.EntryBind && below(p, o.Path) })
 }
 
 // below reports whether p lies strictly below dir; both are clean.

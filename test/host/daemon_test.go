@@ -380,3 +380,23 @@ profiles:
 %s
 `, callerKeys, profileKeys)
 }
+
+func itoa(n int) string { return strconv.Itoa(n) }
+
+func readFile(t *testing.T, path string) string {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+func readLink(t *testing.T, path string) string {
+	t.Helper()
+	to, err := os.Readlink(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return to
+}

@@ -88,7 +88,7 @@ func runOK(t *testing.T, c *client.Client, s proto.Spawn) string {
 	t.Helper()
 	stdout, stderr, v := run(t, c, s)
 	if v.Cause != proto.CauseExited || v.Code != 0 || stderr != "" {
-		t.Fatalf("run(%q) = %q, %q, %s %d; want exit 0 without a word", s.Cmd, clip(stdout), clip(stderr), v.Cause, v.Code)
+		t.Fatalf("run(%s) = %q, %q, %s %d; want exit 0 without a word", clip(strings.Join(s.Cmd, " ")), clip(stdout), clip(stderr), v.Cause, v.Code)
 	}
 	return stdout
 }
