@@ -173,6 +173,10 @@ func (d *daemon) open(c *socket.Conn, file *os.File, h *proto.Handshake) (*sessi
 		return nil, nil, &refusedError{proto.ReasonNoCaps, proto.CodeUnsupported, fmt.Sprintf("cannot open session: this daemon offers the capability %q only", proto.Capability)}
 	}
 	caller := callerOf(c.Peer())
+	if own := uint32(os.Geteuid()); d.stage.Features().Rootless && caller.UID != own {
+		text := fmt.Sprintf("cannot open session for uid %d: this daemon runs without root, as uid %d, and can start nothing as another user; run pinfoldd as root to serve others", caller.UID, own)
+		return nil, nil, &refusedError{proto.ReasonAuthFailed, proto.CodeUnauthorized, text}
+	}
 	adm, err := d.policy.Load().Admit(caller)
 	if err != nil {
 		return nil, nil, &refusedError{proto.ReasonAuthFailed, proto.CodeUnauthorized, err.Error()}

@@ -213,7 +213,9 @@ func (d *daemon) openStage(ctx context.Context) (func() error, error) {
 
 func (d *daemon) openSocket(context.Context) (func() error, error) {
 	mode, gid := os.FileMode(0o660), -1
-	if g, err := user.LookupGroup("pinfold"); err == nil {
+	if d.stage.Features().Rootless {
+		mode = 0o600 // it serves its own user only: see open
+	} else if g, err := user.LookupGroup("pinfold"); err == nil {
 		if gid, err = strconv.Atoi(g.Gid); err != nil {
 			return nil, fmt.Errorf("cannot read the id of group pinfold: %w", err)
 		}

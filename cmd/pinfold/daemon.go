@@ -46,15 +46,15 @@ func (c *cli) startDaemon(ctx context.Context) (*privateDaemon, error) {
 		return nil, fail(exitFailed, "XDG_RUNTIME_DIR=/some/writable/directory", errorf("cannot make a state directory in %s: %w", c.runtimeDir(), cause(err)))
 	}
 	d := &privateDaemon{dir: dir, socket: filepath.Join(dir, "s"), log: &tail{limit: keptLog}}
-	if err := d.start(ctx, program); err != nil {
+	if err := d.start(ctx, c, program); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
 	return d, nil
 }
 
 // start runs the daemon and waits for its READY.
-func (d *privateDaemon) start(ctx context.Context, program string) error {
-	args, err := d.args(program)
+func (d *privateDaemon) start(ctx context.Context, c *cli, program string) error {
+	args, err := d.args(c, program)
 	if err != nil {
 		return err
 	}
@@ -84,7 +84,7 @@ func (d *privateDaemon) start(ctx context.Context, program string) error {
 
 // args is the daemon's command line, by way of systemd-run where this process
 // shares its cgroup with others.
-func (d *privateDaemon) args(program string) ([]string, error) {
+func (d *privateDaemon) args(c *cli, program string) ([]string, error) {
 	args := []string{
 		program, "--socket", d.socket, "--state", filepath.Join(d.dir, "state"), "--ready-fd", fmt.Sprint(readyFD),
 	}
@@ -97,7 +97,7 @@ func (d *privateDaemon) args(program string) ([]string, error) {
 		}
 		args = append(args, "--policy", path)
 	}
-	scope, err := scopeCommand()
+	scope, err := c.scopeCommand()
 	if err != nil {
 		return nil, err
 	}

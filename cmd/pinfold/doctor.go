@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 
@@ -50,11 +51,15 @@ func (c *cli) doctorCommand() *cobra.Command {
 }
 
 func (c *cli) doctor(ctx context.Context, asJSON bool) error {
-	features, err := sandbox.Probe(ctx)
+	features, err := c.probe(ctx)
 	if err != nil {
 		return fail(exitFailed, "pinfold doctor, as the user that the daemon runs as", errorf("cannot probe this host: %w", err))
 	}
-	d := diagnose(features, features.Lacks())
+	limits, err := c.cgroupLacks()
+	if err != nil {
+		return fail(exitFailed, "pinfold doctor, as the user that the daemon runs as", errorf("cannot try control groups: %w", err))
+	}
+	d := diagnose(features, addLacks(features.Lacks(), limits))
 	if asJSON {
 		data, err := json.MarshalIndent(d, "", "  ")
 		if err != nil {
@@ -70,6 +75,22 @@ func (c *cli) doctor(ctx context.Context, asJSON bool) error {
 		c.exit = exitFailed
 	}
 	return nil
+}
+
+// probe finds out what this host can do, as a daemon of this user's would.
+func (c *cli) probe(ctx context.Context) (sandbox.Features, error) {
+	if os.Geteuid() == 0 {
+		return sandbox.Probe(ctx)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return sandbox.Features{}, err
+	}
+	stage, err := sandbox.FindStage(self)
+	if err != nil {
+		return sandbox.Features{}, err
+	}
+	return sandbox.ProbeStage(ctx, stage)
 }
 
 func (k checkup) missing() bool { return k.Required && !k.Available }
