@@ -255,7 +255,7 @@ func (l *Log) sync() error {
 	return nil
 }
 
-// Serve forces records to the disk every interval with SyncInterval, and returns when ctx ends. A failure makes the log unhealthy.
+// Serve forces records to the disk every interval with SyncInterval, and returns nil when ctx ends. A failure makes the log unhealthy.
 func (l *Log) Serve(ctx context.Context) error {
 	if l.opts.Sync != SyncInterval {
 		<-ctx.Done()
@@ -268,13 +268,25 @@ func (l *Log) Serve(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-			l.mu.Lock()
-			err := l.sync()
-			l.mu.Unlock()
-			if err != nil && !errors.Is(err, ErrUnavailable) {
-				return err
-			}
+			l.syncAside()
 		}
+	}
+}
+
+// syncAside is sync while others go on writing: nobody waits for the disk but who asked for SyncEach. A failure makes the log unhealthy.
+func (l *Log) syncAside() {
+	l.mu.Lock()
+	file, dirty := l.file, l.dirty
+	l.dirty = false // what is written from here on is not surely in this fsync(2)
+	l.mu.Unlock()
+	if file == nil || !dirty {
+		return
+	}
+	if err := file.Sync(); err != nil && !errors.Is(err, os.ErrClosed) { // Close syncs by itself
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.dirty = true
+		l.fail(err, 0)
 	}
 }
 
