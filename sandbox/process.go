@@ -81,6 +81,9 @@ func (p *Pen) Abort(ctx context.Context) error {
 // process takes over the descriptors, ready to be waited for.
 func (p *Pen) process() (*Process, error) {
 	for n, f := range p.files {
+		if n == FileInit || n == FileTarget {
+			continue // nothing is read from a pidfd
+		}
 		g, err := linux.Pollable(f)
 		if err != nil {
 			delete(p.files, n)
@@ -237,14 +240,26 @@ func (p *Process) Release(ctx context.Context) error {
 func (p *Process) settled(ctx context.Context) error {
 	_, err := p.stage.ask(ctx, stagewire.OpReaped, stagewire.Pen{Pen: p.id}, nil, dropAnswer)
 	if errors.Is(err, ErrStageGone) {
-		stop := context.AfterFunc(ctx, func() { linux.CloseAll(p.init) })
-		defer stop()
-		err = linux.WaitGone(p.init)
+		err = p.waitGone(ctx)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot wait for PID 1 of the pen: %w", err)
 	}
 	return nil
+}
+
+// waitGone waits for PID 1 without a stage.
+func (p *Process) waitGone(ctx context.Context) error {
+	d, err := linux.Dup(p.init)
+	if err != nil {
+		return err
+	}
+	if d, err = linux.Pollable(d); err != nil {
+		return err
+	}
+	defer linux.CloseAll(d)
+	defer context.AfterFunc(ctx, func() { linux.CloseAll(d) })()
+	return linux.WaitGone(d)
 }
 
 func (p *Process) closeAll() {

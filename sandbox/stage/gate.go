@@ -74,7 +74,7 @@ func (l *launcher) found(m linux.Message) error {
 		return failed("find the target", errors.New("its record names no process of its own"))
 	}
 	l.target = int(m.Cred.Pid)
-	b, err := linux.ReadFrom(l.job, maxProcFile)
+	b, err := linux.ReadNumber(l.job, "cgroup.procs", maxProcFile)
 	if err != nil {
 		return failed("find the target", err)
 	}

@@ -3,6 +3,7 @@ package stage
 import (
 	"context"
 	"errors"
+	"maps"
 	"os"
 	"path"
 	"strconv"
@@ -30,7 +31,7 @@ type rawSpec struct {
 
 // launch answers one launch request: files are the caller's connection and the
 // attaches.
-func (s *server) launch(ctx context.Context, raw []byte, files []*os.File) (any, []*os.File, error) {
+func (s *server) launch(ctx context.Context, raw []byte, files []*os.File) (any, []int, error) {
 	var r rawSpec
 	if err := stagewire.Unmarshal(raw, &r); err != nil {
 		return nil, nil, refused("cannot read the spec: %w", err)
@@ -62,7 +63,7 @@ func (s *server) launch(ctx context.Context, raw []byte, files []*os.File) (any,
 	return l, out, errors.Join(err, s.profiles.put(p))
 }
 
-func (s *server) launchProfile(ctx context.Context, p *profile, c *sandbox.Command, peer linux.Peer, attach []*os.File) (any, []*os.File, error) {
+func (s *server) launchProfile(ctx context.Context, p *profile, c *sandbox.Command, peer linux.Peer, attach []*os.File) (any, []int, error) {
 	if err := (sandbox.Spec{Profile: p.Profile, Command: *c}).Validate(); err != nil {
 		return nil, nil, refused("%w", err)
 	}
@@ -79,7 +80,7 @@ func (s *server) launchProfile(ctx context.Context, p *profile, c *sandbox.Comma
 	if err != nil {
 		return nil, nil, err
 	}
-	l := &launcher{s: s, p: p, c: c, m: m, files: map[int]*os.File{}}
+	l := &launcher{s: s, p: p, c: c, m: m, files: map[int]int{}, lent: map[int]int{}, job: -1, gate1: -1}
 	defer l.close()
 	err = l.prepare()
 	if err == nil {
@@ -125,14 +126,16 @@ type launcher struct {
 
 	build   sandbox.Build
 	v       *variant
-	files   map[int]*os.File // number in PID 1 to file; all are closed at the end
-	init    *os.File         // v2 cgroup that PID 1 begins in
-	job     *os.File         // cgroup.procs of the job
-	gate1   *os.File         // write ends
+	files   map[int]int // number in PID 1 to descriptor; all are closed at the end
+	lent    map[int]int // the same of descriptors that have another owner
+	init    *os.File    // v2 cgroup that PID 1 begins in
+	job     int         // cgroup.procs of the job
+	gate1   int         // write ends
 	gate2   *os.File
 	status  *os.File // our end
-	out     []*os.File
+	out     []int    // of the answer, which owns them
 	names   []string
+	clones  []*os.File // of trees that are attached somewhere
 	pen     *pen
 	pid     int // PID 1
 	target  int
@@ -141,10 +144,11 @@ type launcher struct {
 
 // close gives up what the launch itself no longer needs.
 func (l *launcher) close() {
-	for _, f := range l.files {
-		linux.CloseAll(f)
+	for _, n := range l.files {
+		linux.CloseNumbers(n)
 	}
-	linux.CloseAll(l.init, l.job, l.gate1)
+	linux.CloseNumbers(append(l.out, l.job, l.gate1)...)
+	linux.CloseAll(append(l.clones, l.init, l.status)...)
 	if !l.started {
 		linux.CloseAll(l.gate2)
 	}
@@ -174,28 +178,32 @@ func (l *launcher) prepare() error {
 	if err := l.streams(); err != nil {
 		return failed("make the standard streams", err)
 	}
-	for n, w := range map[int]**os.File{image.FDGate1: &l.gate1, image.FDGate2: &l.gate2} {
-		if l.files[n], *w, err = linux.Pipe("gate"); err != nil {
-			return failed("make the gates", err)
-		}
+	if err := l.gates(); err != nil {
+		return failed("make the gates", err)
 	}
-	ours, theirs, err := linux.SocketPair("status")
+	ours, theirs, err := linux.StatusPair("status")
 	if err != nil {
 		return failed("make the status socket", err)
 	}
-	l.files[image.FDStatus], l.files[image.FDPeer] = theirs, ours
-	d, err := linux.Dup(ours)
-	if err == nil {
-		err = linux.PassCred(ours) // before anything can be sent
-	}
-	if err == nil {
-		l.status, err = linux.Pollable(d)
-	}
-	if err != nil {
+	l.status = ours
+	l.files[image.FDStatus], l.lent[image.FDPeer] = theirs, linux.FD(ours)
+	if err := linux.PassCred(ours); err != nil { // before anything can be sent
 		return failed("make the status socket", err)
 	}
-	l.give(sandbox.FileStatus, l.status)
 	return l.mounted()
+}
+
+func (l *launcher) gates() error {
+	r, w, err := linux.StreamPipe()
+	if err != nil {
+		return err
+	}
+	l.files[image.FDGate1], l.gate1 = r, w
+	if r, w, err = linux.StreamPipe(); err != nil {
+		return err
+	}
+	l.files[image.FDGate2], l.gate2 = r, os.NewFile(uintptr(w), "gate")
+	return nil
 }
 
 // mounted hands over the trees, the ruleset and the canary.
@@ -205,64 +213,55 @@ func (l *launcher) mounted() error {
 		trees[image.FDAttach+i] = h.tree.root
 	}
 	for n, f := range trees {
-		var err error
 		if l.s.trees.detached || n == image.FDCanary {
-			l.files[n], err = linux.Dup(f)
-		} else {
-			l.files[n], err = linux.CloneMount(f, linux.Tree) // what is attached somewhere cannot be moved from under it
+			l.lent[n] = linux.FD(f)
+			continue
 		}
+		c, err := linux.CloneMount(f, linux.Tree) // what is attached somewhere cannot be moved from under it
 		if err != nil {
 			return failed("hand over a mount", err)
 		}
+		l.clones = append(l.clones, c)
+		l.lent[n] = linux.FD(c)
 	}
 	if l.m.ruleset != nil {
-		f, err := linux.Dup(l.m.ruleset)
-		if err != nil {
-			return failed("hand over the ruleset", err)
-		}
-		l.files[image.FDRuleset] = f
+		l.lent[image.FDRuleset] = linux.FD(l.m.ruleset)
 	}
 	return nil
 }
 
 // cgroups opens the cgroups of this launch, each strictly below our own base.
 func (l *launcher) cgroups() error {
-	v2, _ := l.s.config.base("")
-	base, err := linux.OpenAt(nil, v2, unix.O_PATH|unix.O_DIRECTORY, linux.Strict)
+	base, err := l.s.cgroupBase("")
 	if err != nil {
-		return failed("open the cgroup base", err)
+		return err
 	}
-	defer linux.CloseAll(base)
 	if l.init, err = linux.OpenAt(base, l.c.Cgroup+"/init", unix.O_RDONLY|unix.O_DIRECTORY, linux.OneFS); err != nil {
 		return failed("open the cgroup "+l.c.Cgroup+"/init", err)
 	}
-	if l.job, err = linux.OpenAt(base, l.c.Cgroup+"/job/cgroup.procs", unix.O_RDWR, linux.OneFS); err != nil {
+	if l.job, err = linux.OpenNumber(base, l.c.Cgroup+"/job/cgroup.procs", unix.O_RDONLY, linux.OneFS); err != nil {
 		return failed("open the cgroup "+l.c.Cgroup+"/job", err)
 	}
 	if !l.p.UserNS && os.Geteuid() == 0 && l.s.features.Has(sandbox.FeatureIntoCgroup) {
 		l.build.IntoCgroup = sandbox.On
-		if l.files[image.FDJob], err = linux.OpenAt(base, l.c.Cgroup+"/job", unix.O_RDONLY|unix.O_DIRECTORY, linux.OneFS); err != nil {
+		n, err := linux.OpenNumber(base, l.c.Cgroup+"/job", unix.O_RDONLY|unix.O_DIRECTORY, linux.OneFS)
+		if err != nil {
 			return failed("open the cgroup "+l.c.Cgroup+"/job", err)
 		}
+		l.files[image.FDJob] = n
 	} else if err := l.join(base, sandbox.JoinFile{Path: l.c.Cgroup + "/job/cgroup.procs"}); err != nil {
 		return err
 	}
 	for _, j := range l.c.Join {
-		if err := l.joinV1(j); err != nil {
+		base, err := l.s.cgroupBase(j.Controller)
+		if err == nil {
+			err = l.join(base, j)
+		}
+		if err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-func (l *launcher) joinV1(j sandbox.JoinFile) error {
-	dir, _ := l.s.config.base(j.Controller)
-	base, err := linux.OpenAt(nil, dir, unix.O_PATH|unix.O_DIRECTORY, linux.Strict)
-	if err != nil {
-		return failed("open the cgroup base of "+j.Controller, err)
-	}
-	defer linux.CloseAll(base)
-	return l.join(base, j)
 }
 
 func (l *launcher) join(base *os.File, j sandbox.JoinFile) error {
@@ -270,7 +269,7 @@ func (l *launcher) join(base *os.File, j sandbox.JoinFile) error {
 	if len(l.build.Join) == image.MaxJoin {
 		return refused("cannot join more than %d cgroups", image.MaxJoin)
 	}
-	f, err := linux.OpenAt(base, j.Path, unix.O_WRONLY, linux.OneFS)
+	f, err := linux.OpenNumber(base, j.Path, unix.O_WRONLY, linux.OneFS)
 	if err != nil {
 		return failed("open the cgroup file "+j.Controller+" "+j.Path, err)
 	}
@@ -280,63 +279,58 @@ func (l *launcher) join(base *os.File, j sandbox.JoinFile) error {
 }
 
 // give adds a descriptor to the answer, which owns it from now on.
-func (l *launcher) give(name string, f *os.File) {
+func (l *launcher) give(name string, n int) {
 	l.names = append(l.names, name)
-	l.out = append(l.out, f)
+	l.out = append(l.out, n)
 }
 
 // streams makes the standard streams. PID 1 holds the far ends, the daemon gets a
 // second descriptor of each.
 func (l *launcher) streams() error {
-	null := func(n int) (err error) { l.files[n], err = linux.Dup(l.s.null); return }
-	pipe := func(near, far int, in bool, name string) error {
-		r, w, err := linux.Pipe(name)
+	if l.p.PTY {
+		r, w, err := linux.StreamPipe()
 		if err != nil {
 			return err
 		}
-		if in {
-			l.files[near], l.files[far] = r, w
-		} else {
-			l.files[near], l.files[far] = w, r
+		l.hold(image.FDHeldOut, r, sandbox.FileStdout)
+		l.hold(image.FDHeldErr, w, sandbox.FileRelay)
+		for n := image.FDStdin; n <= image.FDStderr; n++ {
+			l.lent[n] = linux.FD(l.s.null)
 		}
-		d, err := linux.Dup(l.files[far])
-		if err != nil {
-			return err
-		}
-		l.give(name, d)
 		return nil
 	}
-	if l.p.PTY {
-		r, w, err := linux.Pipe("relay")
+	if l.p.Stdin == sandbox.StdinNull {
+		l.lent[image.FDStdin] = linux.FD(l.s.null)
+	} else {
+		r, w, err := linux.StreamPipe()
 		if err != nil {
 			return err
 		}
-		l.files[image.FDHeldOut], l.files[image.FDHeldErr] = r, w
-		for n, name := range map[int]string{image.FDHeldOut: sandbox.FileStdout, image.FDHeldErr: sandbox.FileRelay} {
-			d, err := linux.Dup(l.files[n])
-			if err != nil {
-				return err
-			}
-			l.give(name, d)
-		}
-		return errors.Join(null(0), null(1), null(2))
+		l.files[image.FDStdin] = r
+		l.hold(image.FDHeldIn, w, sandbox.FileStdin)
 	}
-	if l.p.Stdin == sandbox.StdinNull {
-		if err := null(0); err != nil {
+	for n, held := range map[int]int{image.FDStdout: image.FDHeldOut, image.FDStderr: image.FDHeldErr} {
+		r, w, err := linux.StreamPipe()
+		if err != nil {
 			return err
 		}
-	} else if err := pipe(0, image.FDHeldIn, true, sandbox.FileStdin); err != nil {
-		return err
+		l.files[n] = w
+		l.hold(held, r, map[int]string{image.FDStdout: sandbox.FileStdout, image.FDStderr: sandbox.FileStderr}[n])
 	}
-	return errors.Join(pipe(1, image.FDHeldOut, false, sandbox.FileStdout), pipe(2, image.FDHeldErr, false, sandbox.FileStderr))
+	return nil
+}
+
+// hold lends PID 1 a far end and gives it to the daemon. None of these keeps the
+// target from its end of file.
+func (l *launcher) hold(n, fd int, name string) {
+	l.lent[n] = fd
+	l.give(name, fd)
 }
 
 // start starts PID 1 and lets it through the first gate with its registers.
 func (l *launcher) start() error {
-	fds := make(map[int]int, len(l.files))
-	for n, f := range l.files {
-		fds[n] = linux.FD(f)
-	}
+	fds := maps.Clone(l.files)
+	maps.Copy(fds, l.lent)
 	s := launch.Start{
 		Image: l.v.image, Files: fds, Flags: sandbox.CloneFlags(l.p.Profile), Cgroup: l.init,
 		Program: l.c.Program, Dir: l.c.Dir, Argv: l.c.Argv, Env: l.c.Env,
@@ -368,12 +362,12 @@ func (l *launcher) start() error {
 	l.s.pens.add(l.pen)
 	go l.s.reap(l.pen)
 	for n, f := range l.files { // from here on PID 1 alone has them
-		linux.CloseAll(f)
+		linux.CloseNumbers(f)
 		delete(l.files, n)
 	}
 	err = linux.Send(l.status, regs.Encode())
 	if err == nil {
-		_, err = l.gate1.Write([]byte{1})
+		err = linux.WriteNumber(l.gate1, []byte{1})
 	}
 	if err != nil {
 		return errors.Join(failed("open the first gate", err), l.end())
@@ -417,33 +411,50 @@ func (l *launcher) end() error {
 	err := l.pen.kill()
 	<-l.pen.gone
 	l.s.pens.remove(l.pen)
-	linux.CloseAll(l.out...)
+	linux.CloseNumbers(l.out...)
 	l.out = nil
 	return errors.Join(err, l.pen.err)
 }
 
 // answer adds the descriptors of the processes and says what was launched.
-func (l *launcher) answer(e sandbox.Enforcement) (any, []*os.File, error) {
+func (l *launcher) answer(e sandbox.Enforcement) (any, []int, error) {
 	a := sandbox.Launched{Pen: l.pen.id, InitPid: l.pid, Pid: l.target, Enforcement: e}
-	init, err := linux.PidfdOpen(l.pid)
+	err := l.processes()
 	if err == nil {
-		l.give(sandbox.FileInit, init)
-		var target *os.File
-		if target, err = linux.PidfdOpen(l.target); err == nil {
-			l.give(sandbox.FileTarget, target)
-		}
-	}
-	if err == nil && l.p.PTY {
-		var master *os.File
-		if master, err = linux.TakeFile(init, image.FDHeldIn, "pty"); err == nil {
-			l.give(sandbox.FilePTY, master)
+		var d int
+		if d, err = linux.DupNumber(l.status); err == nil {
+			l.give(sandbox.FileStatus, d)
 		}
 	}
 	if err != nil {
 		return nil, nil, errors.Join(failed("take the pen's descriptors", err), l.end())
 	}
 	a.Files = l.names
-	return a, l.out, nil
+	out := l.out
+	l.out = nil // the answer's now
+	return a, out, nil
+}
+
+// processes adds the pidfds, and the terminal that PID 1 made.
+func (l *launcher) processes() error {
+	init, err := linux.PidfdNumber(l.pid)
+	if err != nil {
+		return err
+	}
+	l.give(sandbox.FileInit, init)
+	target, err := linux.PidfdNumber(l.target)
+	if err != nil {
+		return err
+	}
+	l.give(sandbox.FileTarget, target)
+	if !l.p.PTY {
+		return nil
+	}
+	master, err := linux.TakeNumber(init, image.FDHeldIn)
+	if err == nil {
+		l.give(sandbox.FilePTY, master)
+	}
+	return err
 }
 
 func procPath(pid int, name string) string { return "/proc/" + strconv.Itoa(pid) + "/" + name }

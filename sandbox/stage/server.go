@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -93,6 +94,28 @@ type server struct {
 
 	scratchMu sync.Mutex
 	host      host
+
+	baseMu sync.Mutex
+	bases  map[string]*os.File // our directory in each hierarchy, once opened
+}
+
+// cgroupBase is our own directory in a hierarchy. It stays open.
+func (s *server) cgroupBase(controller string) (*os.File, error) {
+	s.baseMu.Lock()
+	defer s.baseMu.Unlock()
+	if f := s.bases[controller]; f != nil {
+		return f, nil
+	}
+	dir, _ := s.config.base(controller)
+	f, err := linux.OpenAt(nil, dir, unix.O_PATH|unix.O_DIRECTORY, linux.Strict)
+	if err != nil {
+		return nil, failed("open the cgroup base "+controller, err)
+	}
+	if s.bases == nil {
+		s.bases = map[string]*os.File{}
+	}
+	s.bases[controller] = f
+	return f, nil
 }
 
 // Serve answers the daemon on conn until it closes, then ends every pen that was
@@ -215,6 +238,9 @@ func (s *server) close() error {
 	s.idmaps.close()
 	s.masks.close()
 	linux.CloseAll(s.null)
+	s.baseMu.Lock()
+	defer s.baseMu.Unlock()
+	linux.CloseAll(slices.Collect(maps.Values(s.bases))...)
 	return err
 }
 
@@ -224,6 +250,7 @@ func (s *server) serve(ctx context.Context, m stagewire.Message, files []*os.Fil
 	defer clear(m.Body)
 	var body any
 	var out []*os.File
+	var fds []int
 	var err error
 	switch m.Op {
 	case stagewire.OpLook:
@@ -231,7 +258,7 @@ func (s *server) serve(ctx context.Context, m stagewire.Message, files []*os.Fil
 	case stagewire.OpScratch, stagewire.OpDropScratch:
 		body, out, err = s.scratches(m)
 	case stagewire.OpLaunch:
-		body, out, err = s.launch(ctx, m.Body, files)
+		body, fds, err = s.launch(ctx, m.Body, files)
 	case stagewire.OpStart, stagewire.OpAbort, stagewire.OpReaped, stagewire.OpStep, stagewire.OpDenies:
 		body, err = s.onPen(ctx, m)
 	case stagewire.OpHello:
@@ -239,21 +266,22 @@ func (s *server) serve(ctx context.Context, m stagewire.Message, files []*os.Fil
 	default:
 		err = refused("unknown request %q", m.Op)
 	}
-	defer linux.CloseAll(out...)
-	s.answer(m.ID, body, out, err)
+	s.answer(m.ID, body, append(linux.Numbers(out), fds...), err)
+	linux.CloseAll(out...)
+	linux.CloseNumbers(fds...)
 }
 
 // answer sends an answer. When that fails the daemon is gone, which the reader
 // sees by itself, or the answer is too large, which then is the answer.
-func (s *server) answer(id uint64, body any, files []*os.File, err error) {
+func (s *server) answer(id uint64, body any, fds []int, err error) {
 	m := stagewire.Message{ID: id}
 	if err == nil && body != nil {
 		m.Body, err = stagewire.Marshal(body)
 	}
 	if err != nil {
-		m.Error, files = answerOf(err), nil
+		m.Error, fds = answerOf(err), nil
 	}
-	if err := stagewire.Send(s.conn, m, files...); err != nil {
+	if err := stagewire.SendNumbers(s.conn, m, fds...); err != nil {
 		_ = stagewire.Send(s.conn, stagewire.Message{ID: id, Error: answerOf(err)})
 	}
 }

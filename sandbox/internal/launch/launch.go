@@ -66,13 +66,14 @@ func Run(s Start) (int, *os.File, error) {
 		sys.CgroupFD = int(s.Cgroup.Fd())
 	}
 	// The child puts Files on their numbers before its exec, so the image must have none of those.
-	im, err := unix.FcntlInt(s.Image.Fd(), unix.F_DUPFD_CLOEXEC, aboveFixed)
+	files := table(s.Files)
+	im, err := unix.FcntlInt(s.Image.Fd(), unix.F_DUPFD_CLOEXEC, aboveAll(files))
 	if err != nil {
 		return 0, nil, fmt.Errorf("cannot start PID 1 of the pen: %w", os.NewSyscallError("fcntl F_DUPFD_CLOEXEC", err))
 	}
 	defer func() { _ = unix.Close(im) }()
 	argv := append([]string{s.Program, s.Dir}, s.Argv...)
-	attr := &syscall.ProcAttr{Env: s.Env, Files: table(s.Files), Sys: sys}
+	attr := &syscall.ProcAttr{Env: s.Env, Files: files, Sys: sys}
 	pid, err := syscall.ForkExec("/proc/self/fd/"+strconv.Itoa(im), argv, attr)
 	if err != nil {
 		return 0, nil, fmt.Errorf("cannot start PID 1 of the pen: %w", os.NewSyscallError("clone", err))
@@ -81,6 +82,19 @@ func Run(s Start) (int, *os.File, error) {
 		return pid, nil, fmt.Errorf("cannot get a pidfd for %d: the kernel is older than 5.3", pid)
 	}
 	return pid, os.NewFile(uintptr(pidfd), "pidfd"), nil
+}
+
+// aboveAll is above every number that the child uses on its way to files: it puts
+// some of them, and one of its own, aside above the highest first. Not higher than
+// needed: the kernel copies the table of descriptors up to the last that is open.
+func aboveAll(files []uintptr) int {
+	top := len(files)
+	for _, fd := range files {
+		if fd != ^uintptr(0) {
+			top = max(top, int(fd))
+		}
+	}
+	return top + len(files) + 2
 }
 
 // aboveFixed is above every number that a pen may have in Files.

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path"
 	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -25,9 +26,7 @@ const noXDev = unix.RESOLVE_NO_XDEV
 // OpenAt opens name below dir (nil: the working directory) by openat2(2), with
 // O_CLOEXEC. The caller closes the result, whose name is the path opened.
 func OpenAt(dir *os.File, name string, flags int, how Resolve) (*os.File, error) {
-	h := unix.OpenHow{Flags: uint64(flags | unix.O_CLOEXEC), Resolve: uint64(how)}
-	var n int
-	err := retry("openat2 "+name, func() (err error) { n, err = unix.Openat2(fd(dir), name, &h); return })
+	n, err := OpenNumber(dir, name, flags, how)
 	if err != nil {
 		return nil, err
 	}
@@ -35,6 +34,28 @@ func OpenAt(dir *os.File, name string, flags int, how Resolve) (*os.File, error)
 		name = path.Join(dir.Name(), name)
 	}
 	return os.NewFile(uintptr(n), name), nil
+}
+
+// OpenNumber is OpenAt for a descriptor that is only handed on: an *os.File asks
+// the kernel what it is.
+func OpenNumber(dir *os.File, name string, flags int, how Resolve) (int, error) {
+	h := unix.OpenHow{Flags: uint64(flags | unix.O_CLOEXEC), Resolve: uint64(how)}
+	n := -1
+	err := retry("openat2 "+name, func() (err error) { n, err = unix.Openat2(fd(dir), name, &h); return })
+	if err != nil {
+		return -1, err
+	}
+	return n, nil
+}
+
+// CloseNumbers closes descriptors that no *os.File owns; −1 is none. Closing is all
+// that is left to do with them, so their errors say nothing.
+func CloseNumbers(numbers ...int) {
+	for _, n := range numbers {
+		if n >= 0 {
+			_ = unix.Close(n)
+		}
+	}
 }
 
 // Reopen opens the file of an O_PATH descriptor again with flags, by its name in
@@ -62,6 +83,19 @@ func Dup(f *os.File) (*os.File, error) {
 		return nil, err
 	}
 	return os.NewFile(uintptr(n), f.Name()), nil
+}
+
+// DupNumber is Dup for a descriptor that is only handed on.
+func DupNumber(f *os.File) (int, error) {
+	n := -1
+	err := retry("fcntl F_DUPFD_CLOEXEC", func() (err error) {
+		n, err = unix.FcntlInt(uintptr(fd(f)), unix.F_DUPFD_CLOEXEC, 3)
+		return
+	})
+	if err != nil {
+		return -1, err
+	}
+	return n, nil
 }
 
 // Stat is stat(2) of an open file.
@@ -155,9 +189,22 @@ func Pipe(name string) (r, w *os.File, err error) {
 	return os.NewFile(uintptr(p[0]), name+" (read end)"), os.NewFile(uintptr(p[1]), name+" (write end)"), nil
 }
 
+// StreamPipe makes a pipe of which both ends are non-blocking; so they are pollable
+// wherever they are received. Who wants to block sets the end that it was given so.
+func StreamPipe() (r, w int, err error) {
+	var p [2]int
+	if err := retry("pipe2", func() error { return unix.Pipe2(p[:], unix.O_CLOEXEC|unix.O_NONBLOCK) }); err != nil {
+		return -1, -1, err
+	}
+	return p[0], p[1], nil
+}
+
 // Pollable returns f's descriptor as a file that the runtime waits for without a
 // thread. The open file becomes non-blocking; f is closed whatever happens.
 func Pollable(f *os.File) (*os.File, error) {
+	if f.SetDeadline(time.Time{}) == nil {
+		return f, nil // it is so already
+	}
 	d, err := Dup(f)
 	CloseAll(f)
 	if err != nil {
@@ -222,13 +269,18 @@ func ReadProc(name string, limit int) ([]byte, error) {
 	return readAll(n, name, limit)
 }
 
-// ReadFrom is ReadProc of an open file, from its beginning.
-func ReadFrom(f *os.File, limit int) ([]byte, error) {
-	n := fd(f)
-	if err := retry("lseek "+f.Name(), func() error { _, err := unix.Seek(n, 0, unix.SEEK_SET); return err }); err != nil {
-		return nil, err
-	}
-	return readAll(n, f.Name(), limit)
+// ReadNumber is ReadProc of a descriptor that was just opened.
+func ReadNumber(n int, name string, limit int) ([]byte, error) { return readAll(n, name, limit) }
+
+// WriteNumber writes all of b in one write(2).
+func WriteNumber(n int, b []byte) error {
+	return retry("write", func() error {
+		k, err := unix.Write(n, b)
+		if err == nil && k < len(b) {
+			err = unix.EIO
+		}
+		return err
+	})
 }
 
 func readAll(n int, name string, limit int) ([]byte, error) {

@@ -19,6 +19,36 @@ func PidfdOpen(pid int) (*os.File, error) {
 	return os.NewFile(uintptr(n), "pidfd "+strconv.Itoa(pid)), nil
 }
 
+// PidfdNumber is PidfdOpen for a descriptor that is only handed on.
+func PidfdNumber(pid int) (int, error) {
+	n := -1
+	err := retry("pidfd_open", func() (err error) { n, err = unix.PidfdOpen(pid, 0); return })
+	if err != nil {
+		return -1, err
+	}
+	return n, nil
+}
+
+// TakeNumber duplicates descriptor n of pidfd's process, to be handed on:
+// pidfd_getfd(2), Linux 5.6.
+func TakeNumber(pidfd, n int) (int, error) {
+	got := -1
+	err := retry("pidfd_getfd", func() (err error) { got, err = unix.PidfdGetfd(pidfd, n, 0); return })
+	if err != nil {
+		return -1, err
+	}
+	return got, nil
+}
+
+// TakeFile is TakeNumber for a descriptor that stays here.
+func TakeFile(pidfd *os.File, n int, name string) (*os.File, error) {
+	got, err := TakeNumber(fd(pidfd), n)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(got), name), nil
+}
+
 // Kill sends sig to the process of pidfd: pidfd_send_signal(2), Linux 5.1.
 func Kill(pidfd *os.File, sig syscall.Signal) error {
 	return retry("pidfd_send_signal", func() error { return unix.PidfdSendSignal(fd(pidfd), sig, nil, 0) })
@@ -39,16 +69,6 @@ func GroupOf(pid int) (int, error) {
 	var g int
 	err := retry("getpgid", func() (err error) { g, err = unix.Getpgid(pid); return })
 	return g, err
-}
-
-// TakeFile duplicates descriptor n of pidfd's process: pidfd_getfd(2), Linux 5.6.
-func TakeFile(pidfd *os.File, n int, name string) (*os.File, error) {
-	var got int
-	err := retry("pidfd_getfd", func() (err error) { got, err = unix.PidfdGetfd(fd(pidfd), n, 0); return })
-	if err != nil {
-		return nil, err
-	}
-	return os.NewFile(uintptr(got), name), nil
 }
 
 // Reap waits until our child behind the pollable pidfd has ended and takes its

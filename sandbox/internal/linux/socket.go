@@ -18,26 +18,50 @@ var ErrTruncated = errors.New("message truncated")
 // SocketPair makes a connected pair of SOCK_SEQPACKET Unix sockets: socketpair(2).
 // Both ends have O_CLOEXEC and are blocking.
 func SocketPair(name string) (a, b *os.File, err error) {
-	var s [2]int
-	err = retry("socketpair", func() (err error) {
-		s, err = unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-		return
-	})
+	s, err := socketPair(0)
 	if err != nil {
 		return nil, nil, err
 	}
 	return os.NewFile(uintptr(s[0]), name), os.NewFile(uintptr(s[1]), name+" (peer)"), nil
 }
 
+// StatusPair is SocketPair with ends that are non-blocking, so that the first is
+// pollable; the second is a bare number, since it is given away.
+func StatusPair(name string) (ours *os.File, theirs int, err error) {
+	s, err := socketPair(unix.SOCK_NONBLOCK)
+	if err != nil {
+		return nil, -1, err
+	}
+	return os.NewFile(uintptr(s[0]), name), s[1], nil
+}
+
+func socketPair(flags int) (s [2]int, err error) {
+	err = retry("socketpair", func() (err error) {
+		s, err = unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|flags, 0)
+		return
+	})
+	return s, err
+}
+
 // Send sends one message with descriptors on a pollable socket: sendmsg(2) with
 // MSG_NOSIGNAL. It waits while the peer's queue is full.
 func Send(s *os.File, data []byte, files ...*os.File) error {
+	return SendNumbers(s, data, Numbers(files)...)
+}
+
+// Numbers returns the descriptors of files, valid until these are closed.
+func Numbers(files []*os.File) []int {
+	fds := make([]int, len(files))
+	for i, f := range files {
+		fds[i] = fd(f)
+	}
+	return fds
+}
+
+// SendNumbers is Send with bare descriptors.
+func SendNumbers(s *os.File, data []byte, fds ...int) error {
 	var oob []byte
-	if len(files) > 0 {
-		fds := make([]int, len(files))
-		for i, f := range files {
-			fds[i] = fd(f)
-		}
+	if len(fds) > 0 {
 		oob = unix.UnixRights(fds...)
 	}
 	rc, err := s.SyscallConn()

@@ -99,12 +99,17 @@ type Scratch struct {
 
 // Send sends m with files on the pollable socket s. The caller keeps the files.
 func Send(s *os.File, m Message, files ...*os.File) error {
+	return SendNumbers(s, m, linux.Numbers(files)...)
+}
+
+// SendNumbers is Send with bare descriptors, which the caller keeps too.
+func SendNumbers(s *os.File, m Message, fds ...int) error {
 	b, err := Marshal(m)
 	if err != nil {
 		return fmt.Errorf("cannot encode message %d: %w", m.ID, err)
 	}
 	if len(b) <= MaxInline {
-		return linux.Send(s, b, files...)
+		return linux.SendNumbers(s, b, fds...)
 	}
 	if len(b) > MaxLarge {
 		return fmt.Errorf("cannot send message %d: %d bytes are more than %d", m.ID, len(b), MaxLarge)
@@ -118,7 +123,7 @@ func Send(s *os.File, m Message, files ...*os.File) error {
 	if err != nil {
 		return err
 	}
-	return linux.Send(s, head, append([]*os.File{large}, files...)...)
+	return linux.SendNumbers(s, head, append([]int{linux.FD(large)}, fds...)...)
 }
 
 // Receive takes one message from s. buf must hold MaxInline bytes; the message
