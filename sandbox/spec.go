@@ -179,6 +179,11 @@ type Rlimit struct {
 	Value uint64 `json:"value"` // bytes, seconds or a count, as setrlimit(2) says
 }
 
+// NoCore is the limit with which nothing is dumped, neither to a file nor to a
+// program that the host has for that: one byte. The kernel takes 0 for files alone,
+// and the program gets the dump as root on the host: core(5).
+func NoCore() Rlimit { return Rlimit{Name: "core", Value: 1} }
+
 // Control names one thing that confines a process. The list is closed.
 type Control string
 

@@ -61,7 +61,11 @@ func Plan(g *policy.Grant, p Place) (sandbox.Spec, cgroup.Limits) {
 		prof.Proc = sandbox.ProcPids
 	}
 	for _, r := range g.Rlimits {
-		prof.Rlimits = append(prof.Rlimits, sandbox.Rlimit{Name: r.Name, Value: r.Value})
+		l := sandbox.Rlimit{Name: r.Name, Value: r.Value}
+		if none := sandbox.NoCore(); l.Name == none.Name && l.Value == 0 {
+			l = none
+		}
+		prof.Rlimits = append(prof.Rlimits, l)
 	}
 	for _, n := range g.Controls {
 		prof.Controls = append(prof.Controls, sandbox.Need{Control: sandbox.Control(n.Control), Level: sandbox.Level(n.Level)})

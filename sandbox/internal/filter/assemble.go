@@ -134,7 +134,11 @@ func (t test) code(rest int) ([]bpf.Instruction, error) {
 	if n == 0 || n+rest > 255 {
 		return nil, errors.New("a test has no values or too many; this is a bug in pinfold, please report")
 	}
-	out := []bpf.Instruction{bpf.LoadAbsolute{Off: offArgs + 8*uint32(t.arg), Size: 4}}
+	off := offArgs + 8*uint32(t.arg)
+	if t.high {
+		off += 4
+	}
+	out := []bpf.Instruction{bpf.LoadAbsolute{Off: off, Size: 4}}
 	if t.mask != whole {
 		out = append(out, bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: t.mask})
 	}

@@ -37,10 +37,22 @@ const (
 	MemfdRefused Memfd = "refused"
 )
 
+// Core says whether a pen may change its limit of core dumps.
+type Core string
+
+// Answers to setrlimit(2) for RLIMIT_CORE. The kernel starts a program that takes
+// core dumps as root on the host for every limit but 1, also for 0: core(5). What
+// may never dump must not come from 1 to 0.
+const (
+	CoreFree  Core = ""      // the zero value
+	CoreNever Core = "never" // setting the limit does nothing, and seems to work
+)
+
 // Options are what a filter needs to know beyond names.
 type Options struct {
 	Arch  Arch // empty: the architecture that this program was built for
 	Memfd Memfd
+	Core  Core
 }
 
 // Program is a compiled filter; nothing in it changes after Compile.

@@ -36,6 +36,7 @@ func everyProgram(tb testing.TB) map[string]*Program {
 			for _, memfd := range []Memfd{MemfdAllowed, MemfdRefused} {
 				out[fmt.Sprintf("%s-%s-%s", arch, base, memfd)] = compile(tb, base, Options{Arch: arch, Memfd: memfd})
 			}
+			out[fmt.Sprintf("%s-%s-nocore", arch, base)] = compile(tb, base, Options{Arch: arch, Core: CoreNever})
 		}
 		p, err := Compile(Default, []string{"ptrace", "unshare"}, []string{"socket", "read"}, Options{Arch: arch})
 		if err != nil {
@@ -270,6 +271,23 @@ func TestPolicy(t *testing.T) {
 		nr, _ := Number(AMD64, name)
 		if got := m.Run(unix.AUDIT_ARCH_X86_64, int64(nr), [6]uint64{}); got != uint32(perm) {
 			t.Errorf("Run(%s) = %#x; want %#x", name, got, perm)
+		}
+	}
+	c := compile(t, Default, Options{Arch: AMD64, Core: CoreNever})
+	const core, files = unix.RLIMIT_CORE, unix.RLIMIT_NOFILE
+	for _, w := range []struct {
+		name string
+		args [6]uint64
+		ret  verdict
+	}{
+		{"setrlimit", [6]uint64{core, 1}, done}, {"setrlimit", [6]uint64{1<<32 | core, 1}, done}, {"setrlimit", [6]uint64{files, 1}, allow},
+		{"prlimit64", [6]uint64{0, core, 0, 1}, allow}, {"prlimit64", [6]uint64{0, core, 1, 0}, done}, {"prlimit64", [6]uint64{0, core, 1, 1}, perm},
+		{"prlimit64", [6]uint64{0, core, 1 << 32, 0}, done}, {"prlimit64", [6]uint64{0, core, 1 << 32, 1 << 32}, perm},
+		{"prlimit64", [6]uint64{0, 1<<32 | core, 1, 0}, done}, {"prlimit64", [6]uint64{0, files, 1, 1}, allow},
+	} {
+		nr, _ := Number(AMD64, w.name)
+		if got := c.Run(unix.AUDIT_ARCH_X86_64, int64(nr), w.args); got != uint32(w.ret) {
+			t.Errorf("Run(%s, %#x) = %#x; want %#x", w.name, w.args, got, w.ret)
 		}
 	}
 	if a, b := compile(t, Default, Options{}), compile(t, Default, Options{}); a.Hash != b.Hash || a.Hash == p.Hash {

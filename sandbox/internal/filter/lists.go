@@ -123,6 +123,26 @@ func narrowed() map[string]rule {
 	}
 }
 
+// keepCore makes changes of RLIMIT_CORE look done: ssh-agent and others end when
+// they are refused, and there is nothing left to limit. Reading it works as ever. A call that does
+// both is refused, since what it reads would be missing.
+func keepCore(byName map[string]rule) {
+	core := func(arg int) test { return among(arg, whole, unix.RLIMIT_CORE) }
+	null := func(arg int) []test {
+		return []test{among(arg, whole, 0), {arg: arg, mask: whole, in: []uint32{0}, high: true}}
+	}
+	if _, ok := byName["setrlimit"]; ok {
+		byName["setrlimit"] = except(clause{tests: []test{core(0)}, then: done})
+	}
+	if _, ok := byName["prlimit64"]; ok {
+		byName["prlimit64"] = except(
+			clause{tests: append([]test{core(1)}, null(2)...), then: allow},
+			clause{tests: append([]test{core(1)}, null(3)...), then: done},
+			clause{tests: []test{core(1)}, then: perm},
+		)
+	}
+}
+
 // socketRule allows the families UNIX, INET, INET6 and, of NETLINK, ROUTE. Of
 // the internet families only TCP, UDP and ping: other protocols load modules,
 // and MPTCP (262) passes by Landlock's rules for TCP.

@@ -20,6 +20,7 @@ const (
 	allow  verdict = unix.SECCOMP_RET_ALLOW
 	perm   verdict = unix.SECCOMP_RET_ERRNO | verdict(unix.EPERM)
 	absent verdict = unix.SECCOMP_RET_ERRNO | verdict(unix.ENOSYS)
+	done   verdict = unix.SECCOMP_RET_ERRNO // errno 0: the call does nothing and returns 0
 	kill   verdict = unix.SECCOMP_RET_KILL_PROCESS
 )
 
@@ -31,12 +32,17 @@ type test struct {
 	mask uint32 // all ones: the whole word
 	in   []uint32
 	not  bool // true: the masked word is in none of in
+	high bool // look at the high 32 bits instead: of pointers, which the kernel takes whole
 }
 
 const whole = ^uint32(0)
 
 func (t test) holds(args [6]uint64) bool {
-	return slices.Contains(t.in, uint32(args[t.arg])&t.mask) != t.not
+	word := args[t.arg]
+	if t.high {
+		word >>= 32
+	}
+	return slices.Contains(t.in, uint32(word)&t.mask) != t.not
 }
 
 // clause gives its verdict when all of its tests hold.
@@ -68,7 +74,7 @@ func (r rule) decide(args [6]uint64) verdict {
 func (r rule) equal(o rule) bool {
 	return r.otherwise == o.otherwise && slices.EqualFunc(r.clauses, o.clauses, func(a, b clause) bool {
 		return a.then == b.then && slices.EqualFunc(a.tests, b.tests, func(t, u test) bool {
-			return t.arg == u.arg && t.mask == u.mask && t.not == u.not && slices.Equal(t.in, u.in)
+			return t.arg == u.arg && t.mask == u.mask && t.not == u.not && t.high == u.high && slices.Equal(t.in, u.in)
 		})
 	})
 }
@@ -141,6 +147,9 @@ func newRules(base string, added, denied []string, opt Options) (*rules, error) 
 	}
 	narrow(byName)
 	deleteAll(byName, denied)
+	if opt.Core == CoreNever {
+		keepCore(byName)
+	}
 	if opt.Memfd == MemfdRefused {
 		deleteAll(byName, []string{"memfd_create", "memfd_secret"})
 	}
