@@ -21,13 +21,14 @@ import (
 // Bytes is a size in bytes; −1 means "no limit" in Limits and "not known" in Usage.
 type Bytes int64
 
-// Controllers that carry limits. Swap is a part of memory, with a file of its own that a host may lack.
+// Controllers that carry limits. Swap and, on v1, buffers of sockets are parts of memory, with files of their own that a host may lack.
 const (
-	ControllerMemory = "memory"
-	ControllerSwap   = "swap"
-	ControllerPids   = "pids"
-	ControllerCPU    = "cpu"
-	ControllerIO     = "io"
+	ControllerMemory  = "memory"
+	ControllerSwap    = "swap"
+	ControllerSockets = "sockets"
+	ControllerPids    = "pids"
+	ControllerCPU     = "cpu"
+	ControllerIO      = "io"
 )
 
 // Backend says how the host carries its controllers.

@@ -69,6 +69,7 @@ io io.weight=default 50
 		{"hybrid job", hybridHost(), all(), partJob, `
 memory memory.limit_in_bytes=67108864
 swap memory.memsw.limit_in_bytes=83886080
+sockets memory.kmem.tcp.limit_in_bytes=8388608
 pids pids.max=256
 cpu cpu.cfs_period_us=100000
 cpu cpu.cfs_quota_us=150000
@@ -77,6 +78,7 @@ io unsupported: io lacks
 		{"hybrid without memsw", noSwap, Limits{Memory: 1 << 20, Swap: 0}, partJob, `
 memory memory.limit_in_bytes=1048576
 swap unsupported: no memsw
+sockets memory.kmem.tcp.limit_in_bytes=131072
 `},
 		{"hybrid swap alone", hybridHost(), Limits{Memory: -1, Swap: 0}, partJob, `
 swap unsupported: on cgroup v1 swap is limited together with memory: set a memory limit too
@@ -130,16 +132,19 @@ io io.weight=default 100
 		{"hybrid lift all: memory with swap first", hybridHost(), all(), NoLimits(), `
 swap memory.memsw.limit_in_bytes=-1
 memory memory.limit_in_bytes=-1
+sockets memory.kmem.tcp.limit_in_bytes=-1
 pids pids.max=max
 cpu cpu.cfs_quota_us=-1
 `},
 		{"hybrid up: memory with swap first", hybridHost(), Limits{Memory: 1 << 20}, Limits{Memory: 2 << 20}, `
 swap memory.memsw.limit_in_bytes=2097152
 memory memory.limit_in_bytes=2097152
+sockets memory.kmem.tcp.limit_in_bytes=262144
 `},
 		{"hybrid down: memory first", hybridHost(), Limits{Memory: 2 << 20}, Limits{Memory: 1 << 20}, `
 memory memory.limit_in_bytes=1048576
 swap memory.memsw.limit_in_bytes=1048576
+sockets memory.kmem.tcp.limit_in_bytes=131072
 `},
 		{"keep", unifiedHost(), Limits{Memory: 1 << 20, Swap: -1}, Limits{Memory: 1 << 20, Swap: -1, Pids: 3}, `
 memory memory.max=1048576

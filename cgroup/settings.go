@@ -50,6 +50,9 @@ func (h host) settings(l Limits, p part) []Setting {
 	if l.Swap >= 0 {
 		out = append(out, h.swap(l))
 	}
+	if l.Memory > 0 && h.home[ControllerMemory] == homeV1 {
+		out = append(out, sockets(l))
+	}
 	if l.Pids > 0 {
 		out = append(out, h.one(ControllerPids, "pids.max", "pids.max", strconv.FormatInt(l.Pids, 10)))
 	}
@@ -112,7 +115,7 @@ func none(file string) (string, bool) {
 		return "max", true
 	case "cpu.max":
 		return "max " + strconv.Itoa(cpuPeriod), true
-	case "memory.limit_in_bytes", "memory.memsw.limit_in_bytes", "cpu.cfs_quota_us":
+	case "memory.limit_in_bytes", "memory.memsw.limit_in_bytes", "memory.kmem.tcp.limit_in_bytes", "cpu.cfs_quota_us":
 		return "-1", true
 	case "io.weight":
 		return "default 100", true
@@ -173,6 +176,15 @@ func (h host) swap(l Limits) Setting {
 	return s
 }
 
+// socketShare is the part of a memory limit that buffers of sockets may have on v1: an eighth.
+const socketShare = 8
+
+// sockets limits what the buffers of internet sockets take. On v1 they are not part of the memory limit, and count against what the
+// host has for everybody's sockets (udp_mem, tcp_mem): udp(7), Documentation/admin-guide/cgroup-v1/memory.rst. On v2 they are.
+func sockets(l Limits) Setting {
+	return Setting{Controller: ControllerSockets, File: "memory.kmem.tcp.limit_in_bytes", Value: decimal(max(l.Memory/socketShare, 1))}
+}
+
 func (h host) cpu(l Limits) []Setting {
 	quota := strconv.FormatInt(max(int64(l.CPU*cpuPeriod+0.5), minQuota), 10)
 	period := strconv.Itoa(cpuPeriod)
@@ -202,9 +214,9 @@ func accepted(file, want, got string) bool {
 	return err1 == nil && err2 == nil && w/page == g/page
 }
 
-// hierarchy names the hierarchy of a setting's controller: swap is memory's.
+// hierarchy names the hierarchy of a setting's controller: swap and sockets are memory's.
 func (s Setting) hierarchy() string {
-	if s.Controller == ControllerSwap {
+	if s.Controller == ControllerSwap || s.Controller == ControllerSockets {
 		return ControllerMemory
 	}
 	return s.Controller

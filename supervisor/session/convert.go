@@ -133,6 +133,9 @@ func withCgroups(e sandbox.Enforcement, g *policy.Grant, applied []cgroup.Settin
 		if a.Controller == cgroup.ControllerSwap && a.State == cgroup.StateUnsupported {
 			e.Degraded = append(e.Degraded, "swap: "+a.Why)
 		}
+		if a.Controller == cgroup.ControllerSockets && a.State == cgroup.StateUnsupported {
+			e.Degraded = append(e.Degraded, "memory: buffers of sockets are not limited: "+a.Why)
+		}
 	}
 	if e.Degraded == nil {
 		e.Degraded = []string{}
