@@ -26,8 +26,8 @@ func lockState(dir string) (*stateLock, error) {
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return nil, fmt.Errorf("cannot create state directory %q: %w", dir, err)
 	}
-	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
-		return nil, fmt.Errorf("cannot use state directory %q: not a directory; choose another with --state", dir)
+	if err := checkState(dir); err != nil {
+		return nil, err
 	}
 	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -46,6 +46,25 @@ func lockState(dir string) (*stateLock, error) {
 		return nil, errors.Join(fmt.Errorf("cannot write %q: %w", pidFile, err), f.Close())
 	}
 	return l, nil
+}
+
+// checkState refuses a directory in which somebody else could put or swap files:
+// audit, spools and scratch trees lie there.
+func checkState(dir string) error {
+	info, err := os.Stat(dir)
+	if err != nil {
+		return fmt.Errorf("cannot use state directory %q: %w", dir, err)
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	switch {
+	case !info.IsDir():
+		return fmt.Errorf("cannot use state directory %q: not a directory; choose another with --state", dir)
+	case info.Mode().Perm()&0o022 != 0:
+		return fmt.Errorf("cannot use state directory %q: others may write to it (mode %#o); chmod 0700 it, or choose another with --state", dir, info.Mode().Perm())
+	case ok && st.Uid != 0 && int(st.Uid) != os.Geteuid():
+		return fmt.Errorf("cannot use state directory %q: it belongs to uid %d; chown it, or choose another with --state", dir, st.Uid)
+	}
+	return nil
 }
 
 func readPid(file string) string {
