@@ -210,7 +210,7 @@ func quotaFields() []field[quotaRule] {
 		{key{"pids", plain(shapeCount).orWords("off"), "tasks", "off", "Tasks (processes and threads) of the caller's cgroup."}, func(d *decoder, n *node, t *quotaRule) {
 			keep(n, &t.pids)(d.count(n, 2, math.MaxInt32, mayBeOff))
 		}},
-		{key{"output", plain(shapeSize).orWords("off"), "size", defaultOutput.String(), "Output kept in spools, of live and finished processes. At the limit the oldest finished one goes first."}, func(d *decoder, n *node, t *quotaRule) {
+		{key{"output", plain(shapeSize).orWords("off"), "size", defaultOutput.String(), "Output kept in spools. At the limit what was delivered is given up first, then processes wait until their owners read."}, func(d *decoder, n *node, t *quotaRule) {
 			keep(n, &t.output)(d.size(n, 64*KiB, mayBeOff))
 		}},
 	}

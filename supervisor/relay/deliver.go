@@ -233,7 +233,7 @@ func (d *delivery) flush() error {
 // due returns how long f's unfinished line may still wait. It may not when the pump
 // waits for its delivery.
 func (d *delivery) due(f *feed) time.Duration {
-	if d.owner && d.o.room(f.s) <= 0 {
+	if d.owner && d.o.blocked(f.s) {
 		return 0
 	}
 	return time.Duration(f.s.last.Load()) + d.o.c.Quiet - time.Since(d.o.start)

@@ -49,6 +49,7 @@ type stream struct {
 	last      atomic.Int64  // when the last byte came, nanoseconds after start
 	ended     atomic.Bool   // no byte will come any more
 	room      chan struct{} // capacity 1: delivered has moved
+	budget    *Budget
 }
 
 // NewOutput opens or creates the spool files stdout and stderr in c.Dir. It fails if
@@ -74,10 +75,12 @@ func NewOutput(c OutputConfig) (*Output, error) {
 		s, err := newStream(c, names[i], in)
 		if err != nil {
 			for _, earlier := range o.streams {
+				c.Budget.leave(earlier)
 				err = errors.Join(err, earlier.spool.file.Close())
 			}
 			return nil, err
 		}
+		c.Budget.join(s)
 		o.streams = append(o.streams, s)
 		o.taken.Add(s.spool.size.Load())
 	}
@@ -105,7 +108,7 @@ func newStream(c OutputConfig, kind proto.Stream, in *os.File) (*stream, error) 
 			return nil, errors.Join(fmt.Errorf("cannot relay %s: not a nonblocking pipe: %w", kind, err), sp.file.Close())
 		}
 	}
-	s := &stream{kind: kind, in: in, spool: sp, room: make(chan struct{}, 1)}
+	s := &stream{kind: kind, in: in, spool: sp, budget: c.Budget, room: make(chan struct{}, 1)}
 	s.delivered.Store(from)
 	s.high.Store(from)
 	return s, nil
@@ -234,6 +237,7 @@ func (o *Output) NextSeq() uint64 { return o.seq.Load() + 1 }
 func (o *Output) Close() error {
 	var err error
 	for _, s := range o.streams {
+		o.c.Budget.leave(s)
 		err = errors.Join(err, s.spool.remove())
 	}
 	return err
@@ -244,6 +248,7 @@ func (o *Output) Close() error {
 func (o *Output) Detach() error {
 	var err error
 	for _, s := range o.streams {
+		o.c.Budget.leave(s)
 		err = errors.Join(err, s.spool.file.Close())
 	}
 	return err
@@ -253,6 +258,7 @@ func (o *Output) Detach() error {
 func (s *stream) move(to int64) {
 	s.delivered.Store(to)
 	s.high.Store(max(s.high.Load(), to))
+	s.budget.wake()
 	select {
 	case s.room <- struct{}{}:
 	default:

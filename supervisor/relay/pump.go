@@ -66,6 +66,7 @@ func (o *Output) takeSome(ctx context.Context, s *stream, room int) error {
 	}
 	s.last.Store(int64(time.Since(o.start)))
 	s.spool.size.Add(int64(n))
+	o.c.Budget.take(int64(n))
 	o.subs.wake()
 	return s.spool.free(o.old(s), punchStep)
 }
@@ -83,11 +84,16 @@ func (o *Output) old(s *stream) int64 {
 func (o *Output) waitRoom(ctx context.Context, s *stream) (int, error) {
 	gone, late := o.gone, (<-chan time.Time)(nil)
 	for {
-		if room := o.room(s); room > 0 {
-			return room, nil
+		if room, err := o.room(s); room > 0 || err != nil {
+			return room, err
+		}
+		freed := o.c.Budget.watch()
+		if room, err := o.room(s); room > 0 || err != nil { // freed before we watched
+			return room, err
 		}
 		select {
 		case <-s.room:
+		case <-freed:
 		case <-gone:
 			gone = nil
 			t := time.NewTimer(time.Duration(o.deadline.Load()) - time.Since(o.start))
@@ -102,17 +108,42 @@ func (o *Output) waitRoom(ctx context.Context, s *stream) (int, error) {
 }
 
 // room returns how many bytes of s may be taken before the owner has more of it.
-func (o *Output) room(s *stream) int {
-	if o.c.Overflow == Drop {
-		return spliceMax
-	}
-	keep := o.c.Keep
+func (o *Output) room(s *stream) (int, error) {
+	size := s.spool.size.Load()
 	select {
-	case <-o.gone:
-		keep += drainMax
+	case <-o.gone: // what the pipe still holds is taken in any case
+		if o.c.Overflow == Drop {
+			return spliceMax, nil
+		}
+		return int(min(o.c.Keep+drainMax-(size-s.delivered.Load()), spliceMax)), nil
 	default:
 	}
-	return int(min(keep-(s.spool.size.Load()-s.delivered.Load()), spliceMax))
+	if o.c.Overflow == Drop {
+		left, err := o.c.Budget.left(MinKeep)
+		if left < MinKeep && err == nil {
+			err = s.spool.free(size-MinKeep, 1)
+		}
+		return max(int(min(left, spliceMax)), MinKeep), err
+	}
+	room := min(o.c.Keep-(size-s.delivered.Load()), spliceMax)
+	if room <= 0 {
+		return 0, nil
+	}
+	left, err := o.c.Budget.left(room)
+	if size == s.delivered.Load() {
+		// Pages are freed whole: without this the rests of pages that many streams
+		// hold could use the budget up with nothing left to deliver.
+		left = max(left, leastRoom)
+	}
+	return int(min(room, left)), err
+}
+
+// blocked reports whether s is not read until the owner has more of it.
+func (o *Output) blocked(s *stream) bool {
+	if o.c.Overflow == Drop {
+		return false
+	}
+	return s.spool.size.Load()-s.delivered.Load() >= o.c.Keep || o.c.Budget.spent()
 }
 
 // pause waits for d, or until ctx or the time after End is over.

@@ -36,6 +36,7 @@ const (
 	inBuffer  = 2 * MaxPiece // bytes of one stream in memory while pieces are cut
 	spliceMax = 1 << 20      // bytes asked of one splice; a pipe holds 64 KiB to 1 MiB
 	drainMax  = 1 << 20      // bytes taken above Keep once the process is gone: what a pipe can hold
+	leastRoom = 4 << 10      // bytes that a stream with nothing to deliver may take whatever its caller's budget
 	punchStep = 256 << 10    // old bytes are freed in steps of this, at least
 	hungRetry = 100 * time.Millisecond
 )
@@ -127,6 +128,8 @@ type OutputConfig struct {
 	// From is where the owner stands: zero for a new process. Of an adopted one the
 	// spool files exist already and their sizes are taken as they are.
 	From Cursor
+	// Budget bounds what the spools of one caller hold together; nil: no bound.
+	Budget *Budget
 	// Buffers is shared by the outputs of a daemon; nil: one of its own.
 	Buffers *Buffers
 }

@@ -6,18 +6,22 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
 
-// spool is one stream's file. One goroutine appends and frees (the pump); any number
-// read. size and low only grow.
+// spool is one stream's file. One goroutine appends (the pump); any number read, and
+// any may free. size and low only grow.
 type spool struct {
 	file *os.File
 	path string
 	size atomic.Int64 // bytes appended
 	low  atomic.Int64 // bytes below it are freed or being freed; a multiple of the page
+
+	freeing sync.Mutex
+	onFree  func(n int64) // told of bytes that were freed; nil: nobody is
 }
 
 // openSpool creates the file name in dir, or opens the one that an earlier daemon
@@ -81,6 +85,8 @@ func (s *spool) readAt(p []byte, off int64) (n int, low int64, err error) {
 func (s *spool) free(offset, step int64) error {
 	page := int64(os.Getpagesize())
 	offset -= offset % page
+	s.freeing.Lock()
+	defer s.freeing.Unlock()
 	low := s.low.Load()
 	if offset-low < step {
 		return nil
@@ -92,7 +98,18 @@ func (s *spool) free(offset, step int64) error {
 	if err != nil {
 		return fmt.Errorf("cannot free spool %q: fallocate: %w", s.path, err)
 	}
+	if s.onFree != nil {
+		s.onFree(offset - low)
+	}
 	return nil
+}
+
+// settle ends the telling of freed bytes and returns how many are still held.
+func (s *spool) settle() int64 {
+	s.freeing.Lock()
+	defer s.freeing.Unlock()
+	s.onFree = nil
+	return s.size.Load() - s.low.Load()
 }
 
 // remove deletes and closes the file.

@@ -3,6 +3,8 @@ package session
 import (
 	"fmt"
 	"sync"
+
+	"pinfold/supervisor/relay"
 )
 
 // Registry is the daemon's list of sessions and of what they share: how many
@@ -13,6 +15,7 @@ type Registry struct {
 	sessions map[string]*Session
 	owners   map[string]*Session // by process
 	callers  map[account]*counts
+	budgets  map[account]*relay.Budget
 	uids     map[uint32]bool
 	first    uint32
 	count    uint32
@@ -38,7 +41,7 @@ type Quota struct{ Sessions, Processes int }
 // first+count-1; first itself is PID 1's in every pen.
 func NewRegistry(first, count uint32) *Registry {
 	return &Registry{
-		sessions: map[string]*Session{}, owners: map[string]*Session{}, callers: map[account]*counts{}, uids: map[uint32]bool{},
+		sessions: map[string]*Session{}, owners: map[string]*Session{}, callers: map[account]*counts{}, budgets: map[account]*relay.Budget{}, uids: map[uint32]bool{},
 		first: first, count: count, next: first + 1,
 	}
 }
@@ -75,8 +78,16 @@ func (r *Registry) leave(caller account, s *Session) {
 	delete(r.sessions, s.id)
 	c := r.of(caller)
 	c.sessions--
-	if *c == (counts{}) {
+	r.clean(caller)
+}
+
+// clean forgets a caller that has nothing any more. mu is held.
+func (r *Registry) clean(caller account) {
+	if *r.of(caller) == (counts{}) {
 		delete(r.callers, caller)
+		if b := r.budgets[caller]; b != nil && b.Used() == 0 {
+			delete(r.budgets, caller)
+		}
 	}
 }
 
@@ -98,9 +109,24 @@ func (r *Registry) dropProcess(caller account) {
 	defer r.mu.Unlock()
 	c := r.of(caller)
 	c.processes--
-	if *c == (counts{}) {
-		delete(r.callers, caller)
+	r.clean(caller)
+}
+
+// budget returns what all spools of a caller may hold together, bound to limit; nil
+// where there is none.
+func (r *Registry) budget(caller account, limit int64) *relay.Budget {
+	if limit <= 0 {
+		return nil
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	b := r.budgets[caller]
+	if b == nil {
+		b = relay.NewBudget(limit)
+		r.budgets[caller] = b
+	}
+	b.SetLimit(limit)
+	return b
 }
 
 // takeUID returns a dynamic uid that no live session has. Uids are handed out in

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"time"
@@ -40,9 +41,9 @@ func (s *Session) spawn(r *proto.SpawnReq, answer respond) {
 	}
 	p := &process{id: proto.NewID(), req: r, answer: answer, state: Starting, asked: time.Now(), told: make(chan struct{}), concluded: make(chan struct{})}
 	p.ctx, p.stop = context.WithCancel(s.base)
+	p.watched, p.unwatch = context.WithCancel(p.ctx)
 	s.procs[p.id] = p
 	s.order = append(s.order, p.id)
-	s.live++
 	s.host.Registry.own(p.id, s)
 	pol := s.host.Policy()
 	s.wg.Go(func() {
@@ -50,7 +51,6 @@ func (s *Session) spawn(r *proto.SpawnReq, answer respond) {
 		s.post(func() {
 			p.start, p.failure = st, fail
 			if fail != nil {
-				s.live--
 				s.host.Registry.dropProcess(s.account())
 				s.step(p, LaunchFailed)
 				return
@@ -74,7 +74,7 @@ func (s *Session) answerSpawn(p *process) {
 		s.log.Error("cannot encode the enforcement record", attrProc(p.id), attrErr(err))
 	}
 	p.answer(&proto.SpawnResp{
-		Reply: proto.Done(p.req), ProcID: p.id, PID: st.proc.Pid, Profile: st.grant.Profile,
+		Reply: proto.Done(p.req), ProcID: p.id, PID: st.pid, Profile: st.grant.Profile,
 		Workspace: st.workspace, Enforcement: record, Rule: st.grant.Rule.String(),
 	}, func() { close(p.told) })
 }
@@ -101,6 +101,7 @@ func (s *Session) launch(p *process, pol *policy.Policy) (*started, *proto.Spawn
 	fail := func(err error) (*started, *proto.SpawnResp) {
 		resp := failure(p.req, err)
 		if resp.Denial == nil {
+			s.log.Warn("process not started", attrProc(p.id), slog.String("code", string(resp.Code)), attrErr(err))
 			s.noteFailure(p, err, resp.Code)
 		}
 		return nil, resp
@@ -210,14 +211,13 @@ func (s *Session) build(ctx context.Context, p *process, g *policy.Grant, job *c
 	if err != nil {
 		return nil, err
 	}
+	st := &started{pid: pen.Pid, grant: g, job: job, workspace: g.Workspace.Path, pumped: make(chan struct{})}
 	abort := func(err error) (*started, error) {
-		return nil, errors.Join(err, pen.Abort(context.WithoutCancel(ctx)))
+		return nil, errors.Join(err, pen.Abort(context.WithoutCancel(ctx)), os.RemoveAll(st.spool)) // no spool yet: nothing to remove
 	}
-	record, err := withCgroups(pen.Enforcement, g, job.Applied())
-	if err != nil {
+	if st.enforcement, err = withCgroups(pen.Enforcement, g, job.Applied()); err != nil {
 		return abort(err)
 	}
-	st := &started{grant: g, job: job, workspace: g.Workspace.Path, enforcement: record, pumped: make(chan struct{})}
 	if st.spool, err = s.makeSpool(p); err != nil {
 		return abort(err)
 	}
@@ -230,7 +230,9 @@ func (s *Session) build(ctx context.Context, p *process, g *policy.Grant, job *c
 	}
 	st.proc, st.at = proc, time.Now()
 	if err := s.connect(p, st); err != nil {
-		return nil, errors.Join(err, job.Kill(), proc.Release(ctx), os.RemoveAll(st.spool))
+		rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime) // ctx may be what has ended
+		defer cancel()
+		return nil, errors.Join(err, job.Kill(), proc.Release(rctx), os.RemoveAll(st.spool))
 	}
 	return st, nil
 }
@@ -300,7 +302,7 @@ func (s *Session) connect(p *process, st *started) error {
 	o := st.grant.Output
 	c := relay.OutputConfig{
 		Dir: st.spool, ProcID: p.id, ReqID: p.req.Base().ID, Stdout: st.proc.Stdout, Stderr: st.proc.Stderr, PTY: st.proc.PTY, Relay: st.proc.Relay,
-		Buffers: s.host.Buffers, Keep: max(int64(o.Keep), relay.MinKeep), Limit: max(int64(o.Limit), 0),
+		Buffers: s.host.Buffers, Budget: s.host.Registry.budget(s.account(), int64(st.grant.Quota.Output)), Keep: max(int64(o.Keep), relay.MinKeep), Limit: max(int64(o.Limit), 0),
 	}
 	if o.Overflow == policy.OverflowDrop {
 		c.Overflow = relay.Drop
@@ -315,7 +317,7 @@ func (s *Session) connect(p *process, st *started) error {
 	}
 	st.out = out
 	if st.in, err = newInput(st.proc); err != nil {
-		return fmt.Errorf("cannot feed stdin: %w", err)
+		return errors.Join(fmt.Errorf("cannot feed stdin: %w", err), out.Close())
 	}
 	s.wg.Go(func() {
 		defer close(st.pumped)
