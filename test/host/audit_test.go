@@ -2,9 +2,16 @@ package host
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"syscall"
+	"testing"
+
+	"pinfold/proto"
+	"pinfold/proto/client"
 )
 
 // auditLine is what tests look at of one line of the audit log.
@@ -54,4 +61,158 @@ func (d *daemon) audited(fits func(auditLine) bool) bool {
 		return found
 	})
 	return found
+}
+
+// TestTheAuditTellsEverySpawn: decision, start and end, with the program's hash and
+// without a secret.
+func TestTheAuditTellsEverySpawn(t *testing.T) {
+	t.Parallel()
+	d := start(t, basic("", ""))
+	c := d.agent()
+	const secret = "hunter2-hunter2-hunter2"
+	s := proto.Spawn{Cmd: []string{"echo", "--password=" + secret, "visible"}, Env: map[string]string{"API_TOKEN": secret, "LANG": "C"}}
+	p := spawn(t, c, s)
+	output(t, p)
+	_, err := c.Spawn(soon(t), proto.Spawn{Cmd: []string{"/usr/bin/mkfifo", "x"}})
+	refused(t, "Spawn(mkfifo)", err, proto.CodeDenied)
+	runOK(t, c, s) // once more: the hash is computed off the start's path
+	for name, fits := range map[string]func(auditLine) bool{
+		"session_opened": func(e auditLine) bool {
+			return e.Kind == "session_opened" && e.Session != "" && e.UID != nil && *e.UID == 0
+		},
+		"allowed decision": func(e auditLine) bool {
+			return e.Kind == "decision" && e.Allowed && e.Process == p.ID && e.Rule != "" && strings.HasSuffix(e.Program.Path, "/echo") && len(e.Argv) == 3 && e.Argv[2] == "visible"
+		},
+		"refused decision": func(e auditLine) bool {
+			return e.Kind == "decision" && !e.Allowed && e.Code == "denied" && e.Argv[0] == "/usr/bin/mkfifo"
+		},
+		"start": func(e auditLine) bool { return e.Kind == "started" && e.Process == p.ID },
+		"end": func(e auditLine) bool {
+			return e.Kind == "ended" && e.Process == p.ID && strings.Contains(string(e.Verdict), `"cause":"exited"`)
+		},
+		"hash": func(e auditLine) bool { return len(e.Program.SHA256) == 64 || strings.Contains(e.raw, `"sha256":"`) },
+	} {
+		if !d.audited(fits) {
+			t.Errorf("the audit has no line for: %s", name)
+		}
+	}
+	info, err := os.Stat(filepath.Join(d.state, "audit.log"))
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("mode of the audit log = %v, %v; want 0600", info, err)
+	}
+	d.stop()
+	for _, e := range d.auditLines() {
+		if strings.Contains(e.raw, secret) {
+			t.Errorf("audit line has a secret: %s", e.raw)
+		}
+	}
+	if strings.Contains(d.log.String(), secret) {
+		t.Errorf("the daemon's log has a secret")
+	}
+	if !d.audited(func(e auditLine) bool { return e.Kind == "session_closed" }) {
+		t.Errorf("the audit has no session_closed")
+	}
+}
+
+// TestAFullDiskRefusesNewSpawnsAndRunningOnesGoOn, on a small file system of its own.
+func TestAFullDiskRefusesNewSpawnsAndRunningOnesGoOn(t *testing.T) {
+	t.Parallel()
+	for policyOf, code := range map[string]proto.Code{"refuse": proto.CodeAuditUnavailable, "continue": ""} {
+		t.Run(policyOf, func(t *testing.T) {
+			d := prepare(t, basic("", "")+"audit: { on_failure: "+policyOf+" }\n")
+			disk := filepath.Join(d.dir, "disk")
+			if err := os.Mkdir(disk, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := syscall.Mount("pinfold-test", disk, "tmpfs", 0, "size=256k,mode=0755"); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				if err := syscall.Unmount(disk, 0); err != nil {
+					t.Errorf("umount = %v; want none: nothing holds it", err)
+				}
+			})
+			d.state = filepath.Join(disk, "state")
+			if err := d.launch(); err != nil {
+				t.Fatalf("pinfoldd = %v; want it ready\n%s", err, d.log)
+			}
+			t.Cleanup(func() { _ = d.cmd.Process.Kill() })
+			c := d.agent()
+			p := spawn(t, c, proto.Spawn{Cmd: []string{"cat"}})
+			fill(t, filepath.Join(disk, "filler"))
+			eventually(t, "a spawn tells of the full disk", func() bool {
+				q, err := c.Spawn(soon(t), proto.Spawn{Cmd: []string{"echo", "x"}})
+				var e *client.Error
+				if errors.As(err, &e) {
+					if e.Code != proto.CodeAuditUnavailable || !e.Retryable || e.Hint == "" {
+						t.Fatalf("Spawn() on a full disk = %v; want audit_unavailable, retryable, with a hint", err)
+					}
+					return code != ""
+				}
+				output(t, q)
+				return code == "" && strings.Contains(d.log.String(), "audit record")
+			})
+			if err := p.Write(soon(t), []byte("still here\n")); err != nil {
+				t.Errorf("Write() on a full disk = %v; want none", err)
+			}
+			await(t, p, "still here\n")
+			if err := os.Remove(filepath.Join(disk, "filler")); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "spawns go again", func() bool {
+				q, err := c.Spawn(soon(t), proto.Spawn{Cmd: []string{"echo", "x"}})
+				if err == nil {
+					output(t, q)
+				}
+				return err == nil
+			})
+			if err := p.CloseStdin(soon(t)); err != nil {
+				t.Errorf("CloseStdin() = %v; want none", err)
+			}
+			if _, _, v := output(t, p); v.Code != 0 {
+				t.Errorf("verdict of what ran all along = %+v; want exit 0", v)
+			}
+			if err := c.Close(); err != nil {
+				t.Errorf("Close() = %v; want none", err)
+			}
+			if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+				t.Fatal(err)
+			}
+			if err := d.cmd.Wait(); err != nil {
+				t.Errorf("pinfoldd = %v; want exit 0\n%s", err, d.log)
+			}
+			if left, err := d.leftoversBut(disk); err != nil || len(left) > 0 {
+				t.Errorf("left %q, %v; want nothing", left, err)
+			}
+		})
+	}
+}
+
+// leftoversBut is leftovers without a mount of the test's own.
+func (d *daemon) leftoversBut(mount string) ([]string, error) {
+	left, err := d.leftovers()
+	return slices.DeleteFunc(left, func(l string) bool {
+		f := strings.Fields(l)
+		return len(f) > 5 && f[0] == "mount" && f[5] == mount
+	}), err
+}
+
+// fill writes until there is no room.
+func fill(t *testing.T, path string) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for size := 4096; size > 0; size /= 2 {
+		for err = nil; err == nil; {
+			_, err = f.Write(make([]byte, size))
+		}
+	}
+	if !errors.Is(err, syscall.ENOSPC) {
+		t.Fatalf("fill(%s) = %v; want ENOSPC", path, err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
 }
