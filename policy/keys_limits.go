@@ -215,7 +215,7 @@ func controlNames() []string {
 
 // neverOffControls are those without which nothing of a pen is left.
 func neverOffControls() []Control {
-	return []Control{ControlCaps, ControlMounts, ControlPidNS, ControlSeccomp}
+	return []Control{ControlCaps, ControlIPCNS, ControlMounts, ControlPidNS, ControlSeccomp}
 }
 
 func readControls(d *decoder, n *node, t *profile) {

@@ -79,7 +79,7 @@ func profileHowFields() []field[profile] {
 		{key{"output", objectOf(outputKeys), "", "", "Limits of each output stream."}, func(d *decoder, n *node, t *profile) {
 			decodeMap(d, n, "output", outputFields(), &t.output)
 		}},
-		{key{"controls", tableOf(wordOf("required", "best_effort", "off"), controlNames()...), "", "required; cgroup.io best_effort; userns off", "How much each control is needed. A required control that the host cannot give refuses the spawn. `caps`, `mounts`, `pidns` and `seccomp` cannot be off."}, readControls},
+		{key{"controls", tableOf(wordOf("required", "best_effort", "off"), controlNames()...), "", "required; cgroup.io best_effort; userns off", "How much each control is needed. A required control that the host cannot give refuses the spawn. `caps`, `ipcns`, `mounts`, `pidns` and `seccomp` cannot be off."}, readControls},
 	}
 }
 

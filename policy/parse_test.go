@@ -136,6 +136,7 @@ func TestProblem(t *testing.T) {
 		{"mounts off", head + "    controls: { mounts: off }\n", "5:25", "mounts cannot be off", ""},
 		{"pidns off", head + "    controls: { pidns: off }\n", "5:24", "pidns cannot be off", ""},
 		{"seccomp off", head + "    controls: { seccomp: off }\n", "5:26", "seccomp cannot be off", ""},
+		{"ipcns off", head + "    controls: { ipcns: off }\n", "5:24", "ipcns cannot be off", ""},
 		{"netns off without net", head + "    controls: { netns: off }\n", "5:24", "net: none rests on", ""},
 		{"netns with host", head + "    net: host\n    controls: { netns: required }\n", "6:24", "no network namespace", ""},
 		{"userns off against on", head + "    userns: on\n    controls: { userns: off }\n", "6:25", "userns: on with", ""},
