@@ -16,7 +16,8 @@ func (*ListReq) Kind() Type { return TypeListReq }
 type ListResp struct {
 	base
 	Reply
-	Procs []ProcStatus `json:"procs"`
+	Procs   []ProcStatus `json:"procs"`
+	Omitted int          `json:"omitted,omitzero"` // processes that a frame has no room for: finished and oldest first
 }
 
 // Kind is proc/list/resp.

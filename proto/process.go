@@ -133,10 +133,11 @@ func (*StatusReq) Kind() Type { return TypeStatusReq }
 type StatusResp struct {
 	base
 	Reply
-	ProcID string       `json:"proc_id"`
-	Status Status       `json:"status"` // for all: "N running"
-	Proc   *ProcStatus  `json:"proc,omitzero"`
-	Procs  []ProcStatus `json:"procs,omitzero"`
+	ProcID  string       `json:"proc_id"`
+	Status  Status       `json:"status"` // for all: "N running"
+	Proc    *ProcStatus  `json:"proc,omitzero"`
+	Procs   []ProcStatus `json:"procs,omitzero"`
+	Omitted int          `json:"omitted,omitzero"` // as in ListResp
 }
 
 // Kind is proc/status/resp.

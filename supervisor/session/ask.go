@@ -24,6 +24,7 @@ func (s *Session) reach(r proto.Request, id string, answer respond, f func(*Sess
 		return
 	}
 	s.wg.Go(func() {
+		s.note(operatorUse(r, id, t.id)) // before it is done
 		ok := t.post(func() {
 			p := t.procs[id]
 			if p == nil {
@@ -36,7 +37,15 @@ func (s *Session) reach(r proto.Request, id string, answer respond, f func(*Sess
 			answer(proto.UnknownProc(r), nil)
 		}
 	})
-	s.note(audit.OperatorUse{Action: string(r.Kind()), Process: id, Target: t.id})
+}
+
+// operatorUse is the record of an operator's request about another session's process.
+func operatorUse(r proto.Request, process, target string) audit.OperatorUse {
+	use := audit.OperatorUse{Action: string(r.Kind()), Process: process, Target: target}
+	if k, ok := r.(*proto.KillReq); ok {
+		use.Signal = string(k.Signal)
+	}
+	return use
 }
 
 // manages reports whether this connection may see and end the processes of t.
@@ -56,14 +65,15 @@ func (s *Session) manages(t *Session) bool {
 
 func (s *Session) status(r *proto.StatusReq, answer respond) {
 	if r.ProcID == "" {
-		s.gather(func(all []proto.ProcStatus) {
+		s.gather(r, func(all []proto.ProcStatus) {
 			running := 0
 			for _, p := range all {
 				if p.State == proto.StateRunning {
 					running++
 				}
 			}
-			answer(&proto.StatusResp{Reply: proto.Done(r), Status: proto.RunningStatus(running), Procs: all}, nil)
+			shown, omitted := fit(all)
+			answer(&proto.StatusResp{Reply: proto.Done(r), Status: proto.RunningStatus(running), Procs: shown, Omitted: omitted}, nil)
 		})
 		return
 	}
@@ -74,24 +84,25 @@ func (s *Session) status(r *proto.StatusReq, answer respond) {
 }
 
 func (s *Session) list(r *proto.ListReq, answer respond) {
-	s.gather(func(all []proto.ProcStatus) {
+	s.gather(r, func(all []proto.ProcStatus) {
 		if r.Label != "" {
 			all = slices.DeleteFunc(all, func(p proto.ProcStatus) bool { return !slices.Contains(p.Labels, r.Label) })
 		}
-		answer(&proto.ListResp{Reply: proto.Done(r), Procs: all}, nil)
+		shown, omitted := fit(all)
+		answer(&proto.ListResp{Reply: proto.Done(r), Procs: shown, Omitted: omitted}, nil)
 	})
 }
 
 // gather collects the status of every process that this connection may see, by
 // age, and hands it on; for an operator each session is asked in turn.
-func (s *Session) gather(done func([]proto.ProcStatus)) {
+func (s *Session) gather(r proto.Request, done func([]proto.ProcStatus)) {
 	own := s.statuses()
 	if s.opts.Role != proto.RoleOperator {
 		done(own)
 		return
 	}
-	s.note(audit.OperatorUse{Action: string(proto.TypeListReq)})
 	s.wg.Go(func() {
+		s.note(operatorUse(r, "", ""))
 		all := own
 		for _, t := range s.host.Registry.all() {
 			if t == s || !s.manages(t) {
@@ -123,17 +134,17 @@ func (s *Session) statuses() []proto.ProcStatus {
 }
 
 func (s *Session) procStatus(p *process) proto.ProcStatus {
-	uid := s.caller.UID
+	uid, argv := s.caller.UID, brief(p.req.Cmd)
 	st := proto.ProcStatus{
-		ProcID: p.id, Cmd: proto.CommandLine(p.req.Cmd), State: p.verdict.State(), Status: p.verdict.Status(),
-		ExitCode: p.verdict.ExitCode(), Verdict: p.verdict, Argv: p.req.Cmd, Labels: p.req.Labels,
+		ProcID: p.id, Cmd: proto.CommandLine(argv), State: p.verdict.State(), Status: p.verdict.Status(),
+		ExitCode: p.verdict.ExitCode(), Verdict: p.verdict, Argv: argv, Labels: p.req.Labels,
 		SessionID: s.id, UID: &uid,
 	}
 	if p.start == nil {
 		return st
 	}
 	counts := output(p.start.out.Counts())
-	st.PID, st.StartedAt, st.Profile, st.Output = p.start.proc.Pid, proto.TimestampOf(p.start.at), p.start.grant.Profile, &counts
+	st.PID, st.StartedAt, st.Profile, st.Output = p.start.pid, proto.TimestampOf(p.start.at), p.start.grant.Profile, &counts
 	st.Age = proto.SecondsOf(time.Since(p.start.at))
 	if p.verdict != nil {
 		u := p.verdict.Usage
@@ -164,9 +175,7 @@ func (s *Session) stats(p *process, r *proto.StatsReq, answer respond) {
 		} else if err := s.liveFigures(st, &figures); err != nil {
 			reply = proto.Refused(r, proto.CodeInternal, fmt.Sprintf("cannot read figures of the process: %v", err), "ask again; if the process has just ended, ask for its status")
 		}
-		s.post(func() {
-			answer(&proto.StatsResp{Reply: reply, ProcID: p.id, Status: verdict.Status(), Stats: &figures}, nil)
-		})
+		answer(&proto.StatsResp{Reply: reply, ProcID: p.id, Status: verdict.Status(), Stats: &figures}, nil)
 	})
 }
 

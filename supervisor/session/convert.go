@@ -1,8 +1,10 @@
 package session
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"pinfold/cgroup"
 	"pinfold/policy"
@@ -62,6 +64,7 @@ func failure(r *proto.SpawnReq, err error) *proto.SpawnResp {
 	var lacking *LackingError
 	var step *sandbox.StepError
 	var audited *auditError
+	var runAs *runAsError
 	switch {
 	case errors.As(err, &denied):
 		set(denialCode(denied.Code), denied.Advice())
@@ -75,6 +78,8 @@ func failure(r *proto.SpawnReq, err error) *proto.SpawnResp {
 	case errors.As(err, &lacking):
 		set(proto.CodeUnsupported, lacking.Fix)
 		resp.Stage = string(lacking.Control)
+	case errors.As(err, &runAs):
+		set(proto.CodeUnsupported, runAs.hint())
 	case errors.As(err, &step):
 		set(proto.CodeStartFailed, step.Hint)
 		resp.Stage = step.Where + ": " + step.Text
@@ -82,6 +87,12 @@ func failure(r *proto.SpawnReq, err error) *proto.SpawnResp {
 		set(proto.CodeBusy, "ask again: too many starts are under way")
 	case errors.Is(err, sandbox.ErrUnsupported):
 		set(proto.CodeUnsupported, "run pinfold doctor")
+	case errors.Is(err, sandbox.ErrStageGone):
+		resp.Reply = proto.Refused(r, proto.CodeShuttingDown, "cannot start process: the daemon has lost its stage and is ending", "connect again")
+	case errors.Is(err, context.Canceled):
+		resp.Reply = proto.Refused(r, proto.CodeShuttingDown, "cannot start process: the session ended meanwhile", "")
+	case errors.Is(err, context.DeadlineExceeded):
+		resp.Reply = proto.Refused(r, proto.CodeStartFailed, "cannot start process: the start took too long", "raise timeout.start of the profile, or find out what keeps this host busy")
 	default:
 		set(proto.CodeStartFailed, "see the daemon's log")
 	}
@@ -129,6 +140,10 @@ func withCgroups(e sandbox.Enforcement, g *policy.Grant, applied []cgroup.Settin
 		}
 		e.Controls = put(e.Controls, st)
 	}
+	order := sandbox.Controls()
+	slices.SortStableFunc(e.Controls, func(a, b sandbox.ControlState) int {
+		return slices.Index(order, a.Control) - slices.Index(order, b.Control)
+	})
 	for _, a := range applied {
 		if a.Controller == cgroup.ControllerSwap && a.State == cgroup.StateUnsupported {
 			e.Degraded = append(e.Degraded, "swap: "+a.Why)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pinfold/audit"
+	"pinfold/cgroup"
 	"pinfold/proto"
 	"pinfold/sandbox"
 )
@@ -25,43 +26,56 @@ func (s *Session) term(p *process) {
 	p.grace = s.timer(p, s.graceOf(p), func() { s.step(p, GraceOver) })
 }
 
+// killJob kills the job's cgroup; where that fails, PID 1 of the pen, with which the
+// kernel ends everything inside: pid_namespaces(7).
 func (s *Session) killJob(p *process) {
+	st := p.start
 	s.wg.Go(func() {
-		if err := p.start.job.Kill(); err != nil {
-			s.log.Error("cannot kill the process's cgroup", attrProc(p.id), attrErr(err))
+		err := st.job.Kill()
+		if err == nil || errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ENODEV) {
+			return // killed, or gone already
+		}
+		s.log.Error("cannot kill the process's cgroup, killing its pen", attrProc(p.id), attrErr(err))
+		if err := st.proc.Kill(); err != nil {
+			s.log.Error("cannot kill the pen", attrProc(p.id), attrErr(err))
 		}
 	})
 }
 
-// endRest ends what the main process left behind, drains the pipes and collects
-// the figures; then the process is Emptied.
+// endRest ends what the main process left behind, drains the pipes, collects the
+// figures and records the verdict, which may take as long as the disk does; then the
+// process is Emptied.
 func (s *Session) endRest(p *process) {
+	p.unwatch()
 	if p.grace != nil {
 		p.grace.Stop()
 	}
-	linger := p.start.grant.Linger
+	st, linger := p.start, p.start.grant.Linger
 	if p.cause != "" {
 		linger = 0
 	}
+	f := facts{cause: p.cause, by: p.by, scope: p.scope, end: p.end, started: st.at} // no event changes them any more
 	s.wg.Go(func() {
 		ctx := context.WithoutCancel(p.ctx)
-		survivors := s.empty(ctx, p, linger)
-		if p.start.in != nil {
-			p.start.in.End()
+		f.end.survivors = s.empty(ctx, p.id, st.job, linger)
+		if st.in != nil {
+			st.in.End()
 		}
-		p.start.out.End(drainTime)
-		<-p.start.pumped
-		usage, err := p.start.job.Usage()
-		if err != nil {
+		st.out.End(drainTime)
+		<-st.pumped
+		var err error
+		if f.end.usage, err = st.job.Usage(); err != nil {
 			s.log.Warn("cannot read usage, figures are missing", attrProc(p.id), attrErr(err))
 		}
-		events, err := p.start.job.Events()
-		if err != nil {
+		if f.end.events, err = st.job.Events(); err != nil {
 			s.log.Warn("cannot read limit events, causes may be missing", attrProc(p.id), attrErr(err))
 		}
-		denies := s.denies(ctx, p)
+		f.end.denies = s.denies(ctx, p.id, st)
+		f.counts = st.out.Counts()
+		v := verdict(f)
+		s.note(audit.Ended{Process: p.id, Verdict: auditVerdict(v)})
 		s.post(func() {
-			p.end.usage, p.end.events, p.end.survivors, p.end.denies = usage, events, survivors, denies
+			p.verdict = v
 			s.step(p, Emptied)
 		})
 	})
@@ -69,15 +83,15 @@ func (s *Session) endRest(p *process) {
 
 // denies asks, now that nothing of the process runs any more, what became of denied
 // paths that did not exist at its start.
-func (s *Session) denies(ctx context.Context, p *process) []sandbox.DenyEvent {
+func (s *Session) denies(ctx context.Context, id string, st *started) []sandbox.DenyEvent {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
-	all, err := p.start.proc.Denies(ctx)
+	all, err := st.proc.Denies(ctx)
 	if err == nil {
 		return all
 	}
-	s.log.Warn("cannot look for the denied paths, the verdict says unknown", attrProc(p.id), attrErr(err))
-	for _, d := range p.start.enforcement.Denies {
+	s.log.Warn("cannot look for the denied paths, the verdict says unknown", attrProc(id), attrErr(err))
+	for _, d := range st.enforcement.Denies {
 		if d.Absent == sandbox.AbsentCheck || d.Absent == sandbox.AbsentPlaceholder {
 			all = append(all, sandbox.DenyEvent{Path: d.Path, Change: sandbox.DenyUnknown})
 		}
@@ -87,8 +101,7 @@ func (s *Session) denies(ctx context.Context, p *process) []sandbox.DenyEvent {
 
 // empty lets children live for linger, then kills the job and waits until it is
 // empty. It returns the pids that were there when the main process had ended.
-func (s *Session) empty(ctx context.Context, p *process, linger time.Duration) []int {
-	job := p.start.job
+func (s *Session) empty(ctx context.Context, id string, job *cgroup.Job, linger time.Duration) []int {
 	if linger > 0 {
 		lctx, cancel := context.WithTimeout(ctx, linger)
 		err := job.WaitEmpty(lctx)
@@ -99,60 +112,55 @@ func (s *Session) empty(ctx context.Context, p *process, linger time.Duration) [
 	}
 	left, err := job.Pids()
 	if err != nil {
-		s.log.Warn("cannot list what is left of the process, ending it all the same", attrProc(p.id), attrErr(err))
+		s.log.Warn("cannot list what is left of the process, ending it all the same", attrProc(id), attrErr(err))
 	}
 	if err := job.Kill(); err != nil {
-		s.log.Error("cannot kill the process's cgroup", attrProc(p.id), attrErr(err))
+		s.log.Error("cannot kill the process's cgroup", attrProc(id), attrErr(err))
 	}
 	ectx, cancel := context.WithTimeout(ctx, emptyTime)
 	defer cancel()
 	if err := job.WaitEmpty(ectx); err != nil {
-		s.log.Error("the process's cgroup is not empty after a kill", attrProc(p.id), attrErr(err))
+		s.log.Error("the process's cgroup is not empty after a kill", attrProc(id), attrErr(err))
 	}
 	return left
 }
 
-// conclude makes the verdict stand: it is recorded, waiting requests are
-// answered, and pen and cgroup go.
+// conclude lets the verdict stand: waiting requests are answered, the place in the
+// caller's quota is free, and pen and cgroup go.
 func (s *Session) conclude(p *process) {
 	for _, t := range p.timers {
 		t.Stop()
 	}
-	p.verdict = verdict(facts{
-		cause: p.cause, by: p.by, scope: p.scope, end: p.end, started: p.start.at, counts: p.start.out.Counts(),
-	})
-	s.live--
-	s.note(audit.Ended{Process: p.id, Verdict: auditVerdict(p.verdict)})
+	s.host.Registry.dropProcess(s.account())
 	for _, w := range p.waiters {
 		w.done(p)
 	}
 	p.waiters = nil
 	close(p.concluded)
-	s.wg.Go(func() { s.dismantle(p) })
+	st := p.start
+	s.wg.Go(func() { s.dismantle(p.id, st) })
 }
 
 // dismantle removes the pen and the cgroup of an ended process. Its spool stays
 // until it is forgotten.
-func (s *Session) dismantle(p *process) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(p.ctx), releaseTime)
+func (s *Session) dismantle(id string, st *started) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.base), releaseTime)
 	defer cancel()
-	if err := p.start.proc.Release(ctx); err != nil {
-		s.log.Error("cannot release the pen", attrProc(p.id), attrErr(err))
+	if err := st.proc.Release(ctx); err != nil {
+		s.log.Error("cannot release the pen", attrProc(id), attrErr(err))
 	}
-	if err := p.start.job.Remove(ctx); err != nil {
-		s.log.Error("cannot remove the process's cgroup", attrProc(p.id), attrErr(err))
+	if err := st.job.Remove(ctx); err != nil {
+		s.log.Error("cannot remove the process's cgroup", attrProc(id), attrErr(err))
 	}
-	s.host.Registry.dropProcess(s.account())
 }
 
 // deliver sends the owner everything the process wrote, then the final event.
-func (s *Session) deliver(p *process) {
+func (s *Session) deliver(p *process, st *started) {
 	select {
 	case <-p.told:
 	case <-p.ctx.Done():
 		return
 	}
-	st := p.start
 	if err := st.out.Deliver(p.ctx, s.out.link); err != nil {
 		s.out.drop()
 		s.log.Info("output is not delivered, the client is gone", attrProc(p.id), attrErr(err))
@@ -176,11 +184,12 @@ func (s *Session) deliver(p *process) {
 // was delivered and goes.
 func (s *Session) retain(p *process) {
 	s.dropSpool(p)
+	p.shrink()
 	if s.over != "" {
 		s.step(p, SessionOver)
 		return
 	}
-	if s.left && s.live == 0 {
+	if s.left && s.idle() {
 		s.end()
 		return
 	}

@@ -14,12 +14,15 @@ import (
 
 // explain says what a spawn would get. Nothing is started.
 func (s *Session) explain(r *proto.ExplainReq, answer respond) {
+	if s.over != "" {
+		answer(proto.Answer(r, proto.Refused(r, proto.CodeShuttingDown, "cannot explain: the session is ending", "")), nil)
+		return
+	}
 	pol := s.host.Policy()
 	s.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(s.base, startTime)
 		defer cancel()
-		resp := s.explanation(ctx, pol, r)
-		s.post(func() { answer(resp, nil) })
+		answer(s.explanation(ctx, pol, r), nil)
 	})
 }
 

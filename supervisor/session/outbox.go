@@ -1,6 +1,7 @@
 package session
 
 import (
+	"fmt"
 	"sync"
 	"time"
 
@@ -43,12 +44,15 @@ func newOutbox(l Link) *outbox {
 	return &outbox{link: l, queue: make(chan letter, 2*maxOpen), slots: make(chan struct{}, maxOpen), gone: make(chan struct{}), over: make(chan struct{})}
 }
 
-// take waits for a free place for one more open request.
+// take waits for a free place for one more open request. false: nobody is there
+// to be answered.
 func (o *outbox) take() bool {
 	select {
 	case o.slots <- struct{}{}:
 		return true
 	case <-o.gone:
+		return false
+	case <-o.over: // answers that another session owes are dropped and free no place
 		return false
 	}
 }
@@ -97,7 +101,7 @@ func (o *outbox) serve() {
 func (o *outbox) send(buf []byte, l letter) []byte {
 	var err error
 	if l.msg != nil {
-		if buf, err = proto.Append(buf[:0], l.msg); err == nil {
+		if buf, err = encode(buf[:0], l.msg); err == nil {
 			err = o.link.Write(buf)
 		}
 	}
@@ -108,6 +112,20 @@ func (o *outbox) send(buf []byte, l letter) []byte {
 		l.sent()
 	}
 	return buf
+}
+
+// encode makes a line of a message. One that cannot be sent, because it is longer
+// than a frame, is answered with an error in its place.
+func encode(buf []byte, m proto.Message) ([]byte, error) {
+	line, err := proto.Append(buf, m)
+	if err == nil {
+		return line, nil
+	}
+	id := ""
+	if r, ok := m.(proto.Response); ok {
+		id = r.Result().ReqID
+	}
+	return proto.Append(buf, proto.NewError(id, proto.CodeServerError, fmt.Sprintf("cannot answer: %v", err)))
 }
 
 // drop marks the client as gone.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"slices"
 	"time"
 
 	"pinfold/cgroup"
@@ -32,16 +33,19 @@ type process struct {
 	timers  []*time.Timer
 	end     ending
 	verdict *proto.Verdict
-	waiters []waiter
+	waiters []*waiter
 
 	ctx       context.Context    // the life of the process's goroutines, not of a call
 	stop      context.CancelFunc // ends them
-	told      chan struct{}      // closed when spawn/resp was sent
-	concluded chan struct{}      // closed when the verdict stands
+	watched   context.Context    // ends with the main process: of what watches its limits
+	unwatch   context.CancelFunc
+	told      chan struct{} // closed when spawn/resp was sent
+	concluded chan struct{} // closed when the verdict stands
 }
 
 // started is what a launch gives.
 type started struct {
+	pid         int
 	grant       *policy.Grant
 	proc        *sandbox.Process
 	job         *cgroup.Job
@@ -67,7 +71,35 @@ type ending struct {
 
 // waiter is a request that waits for the end of a process.
 type waiter struct {
-	done func(*process)
+	done  func(*process)
+	asker *Session // whose client waits; nil: this process's own, or not for long
+}
+
+// await adds a waiter, and drops those whose client has left meanwhile: a process
+// that lives for months must not collect them.
+func (p *process) await(w *waiter) {
+	p.waiters = slices.DeleteFunc(p.waiters, func(w *waiter) bool { return w.asker != nil && w.asker.ended() })
+	p.waiters = append(p.waiters, w)
+}
+
+// leave takes a waiter off and reports whether it still waited.
+func (p *process) leave(w *waiter) bool {
+	i := slices.Index(p.waiters, w)
+	if i < 0 {
+		return false
+	}
+	p.waiters = slices.Delete(p.waiters, i, i+1)
+	return true
+}
+
+// ended reports, to any goroutine, whether the session takes no more work.
+func (s *Session) ended() bool {
+	select {
+	case <-s.done:
+		return true
+	default:
+		return false
+	}
 }
 
 // blame notes why we end the process, unless a reason stands already or its end
@@ -81,6 +113,15 @@ func (p *process) blame(c proto.Cause, by, scope string) {
 		p.cause, p.by, p.scope = c, by, scope
 	case Doomed, Stopping, Killing, Ending, Ended, Kept, Gone:
 	}
+}
+
+// shrink forgets of a finished process what nobody asks about any more: a request
+// alone may be a megabyte, and a session keeps maxKept of them.
+func (p *process) shrink() {
+	st := p.start
+	p.req = &proto.SpawnReq{Spawn: proto.Spawn{Cmd: brief(p.req.Cmd), Labels: p.req.Labels}}
+	p.start = &started{pid: st.pid, grant: &policy.Grant{Profile: st.grant.Profile}, out: st.out, at: st.at}
+	p.answer = nil
 }
 
 // step moves a process and carries out the effects.
@@ -124,7 +165,7 @@ func (s *Session) later(p *process, e Event) {
 // watch starts everything that goes on beside a running process.
 func (s *Session) watch(p *process) {
 	st := p.start
-	s.wg.Go(func() { s.deliver(p) })
+	s.wg.Go(func() { s.deliver(p, st) })
 	if st.in != nil {
 		s.wg.Go(func() {
 			if err := st.in.Serve(p.ctx); err != nil && p.ctx.Err() == nil {
@@ -132,17 +173,17 @@ func (s *Session) watch(p *process) {
 			}
 		})
 	}
-	s.wg.Go(func() { s.awaitExit(p) })
-	s.wg.Go(func() { s.watchFull(p) })
-	s.wg.Go(func() { s.watchOOM(p) })
+	s.wg.Go(func() { s.awaitExit(p, st) })
+	s.wg.Go(func() { s.watchFull(p, st) })
+	s.wg.Go(func() { s.watchOOM(p, st) })
 	if wall := st.grant.Timeout.Wall; wall > 0 {
 		s.timer(p, wall-time.Since(st.at), func() { s.timeUp(p, proto.CauseTimeoutWall) })
 	}
 	if cpu := st.grant.Timeout.CPU; cpu > 0 {
-		s.wg.Go(func() { s.watchCPU(p, cpu) })
+		s.wg.Go(func() { s.watchCPU(p, st, cpu) })
 	}
 	if idle := st.grant.Timeout.Idle; idle > 0 {
-		s.wg.Go(func() { s.watchIdle(p, idle) })
+		s.wg.Go(func() { s.watchIdle(p, st, idle) })
 	}
 }
 
@@ -158,10 +199,13 @@ func (s *Session) timeUp(p *process, c proto.Cause) {
 }
 
 // awaitExit reports the main process's end.
-func (s *Session) awaitExit(p *process) {
-	status, err := p.start.proc.Wait(p.ctx)
+func (s *Session) awaitExit(p *process, st *started) {
+	status, err := st.proc.Wait(p.ctx)
 	if err != nil && p.ctx.Err() != nil {
 		return
+	}
+	if err != nil {
+		s.log.Error("the pen ended without a record of its process", attrProc(p.id), attrErr(err))
 	}
 	now := time.Now()
 	s.post(func() {
@@ -171,10 +215,10 @@ func (s *Session) awaitExit(p *process) {
 }
 
 // watchFull reports that the output limit was reached.
-func (s *Session) watchFull(p *process) {
+func (s *Session) watchFull(p *process, st *started) {
 	select {
-	case <-p.ctx.Done():
-	case <-p.start.out.LimitHit():
+	case <-p.watched.Done():
+	case <-st.out.LimitHit():
 		s.post(func() {
 			p.blame(proto.CauseOutputLimit, "output", "process")
 			s.step(p, OutputFull)
@@ -184,9 +228,9 @@ func (s *Session) watchFull(p *process) {
 
 // watchOOM reports that the kernel killed in the job for memory: where it does not
 // end the whole job itself, we do.
-func (s *Session) watchOOM(p *process) {
-	if err := p.start.job.WaitOOM(p.ctx); err != nil {
-		if p.ctx.Err() == nil && !errors.Is(err, errors.ErrUnsupported) && !errors.Is(err, cgroup.ErrGone) {
+func (s *Session) watchOOM(p *process, st *started) {
+	if err := st.job.WaitOOM(p.watched); err != nil {
+		if p.watched.Err() == nil && !errors.Is(err, errors.ErrUnsupported) && !errors.Is(err, cgroup.ErrGone) {
 			s.log.Warn("cannot watch the memory limit, the verdict still tells of it", attrProc(p.id), attrErr(err))
 		}
 		return
@@ -199,12 +243,15 @@ func (s *Session) watchOOM(p *process) {
 
 // watchCPU asks for the processor time used as often as the limit could have been
 // reached by then, and not more than twenty times a second.
-func (s *Session) watchCPU(p *process, limit time.Duration) {
+func (s *Session) watchCPU(p *process, st *started, limit time.Duration) {
 	const least = 50 * time.Millisecond
 	cores := time.Duration(runtime.NumCPU())
 	wait := max(limit/cores, least)
-	for sleep(p.ctx, wait) {
-		u, err := p.start.job.Usage()
+	for sleep(p.watched, wait) {
+		u, err := st.job.Usage()
+		if p.watched.Err() != nil {
+			return
+		}
 		if err != nil {
 			s.log.Warn("cannot read processor time, asking again", attrProc(p.id), attrErr(err))
 			wait = time.Second
@@ -220,17 +267,14 @@ func (s *Session) watchCPU(p *process, limit time.Duration) {
 }
 
 // watchIdle waits until nothing went in either direction for so long.
-func (s *Session) watchIdle(p *process, limit time.Duration) {
+func (s *Session) watchIdle(p *process, st *started, limit time.Duration) {
 	wait := limit
-	for sleep(p.ctx, wait) {
-		last := p.start.out.LastActivity()
-		if p.start.in != nil {
-			if in := p.start.in.LastActivity(); in.After(last) {
+	for sleep(p.watched, wait) {
+		last := st.out.LastActivity()
+		if st.in != nil {
+			if in := st.in.LastActivity(); in.After(last) {
 				last = in
 			}
-		}
-		if last.IsZero() {
-			last = p.start.at
 		}
 		wait = limit - time.Since(last)
 		if wait <= 0 {

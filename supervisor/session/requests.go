@@ -13,7 +13,7 @@ import (
 )
 
 // respond answers one request; sent, if not nil, is called once the answer is on
-// its way.
+// its way. It may be called from any goroutine.
 type respond func(m proto.Message, sent func())
 
 // Handle takes one request of the client. It blocks while the client has maxOpen
@@ -104,12 +104,9 @@ func (s *Session) write(r *proto.WriteReq, answer respond) {
 	if r.EOF {
 		end = relay.ThenEOF
 	}
-	taken := p.start.in.Submit(data, end)
+	taken, pid := p.start.in.Submit(data, end), p.start.pid
 	s.wg.Go(func() {
-		err := <-taken
-		s.post(func() {
-			answer(&proto.WriteResp{Reply: writeReply(r, err), ProcID: r.ProcID, PID: p.start.proc.Pid}, nil)
-		})
+		answer(&proto.WriteResp{Reply: writeReply(r, <-taken), ProcID: r.ProcID, PID: pid}, nil)
 	})
 }
 
@@ -155,7 +152,7 @@ func (s *Session) kill(p *process, r *proto.KillReq, answer respond) {
 	} else {
 		s.step(p, StopAsked)
 	}
-	p.waiters = append(p.waiters, waiter{done: func(p *process) {
+	p.await(&waiter{done: func(p *process) {
 		answer(&proto.KillResp{Reply: proto.Done(r), State: p.verdict.Status()}, nil)
 	}})
 }
@@ -169,7 +166,7 @@ func (s *Session) killDead(p *process, r *proto.KillReq, answer respond) {
 		dead(p)
 		return
 	}
-	p.waiters = append(p.waiters, waiter{done: dead})
+	p.await(&waiter{done: dead})
 }
 
 func signalOf(sig proto.Signal) syscall.Signal {
@@ -217,31 +214,31 @@ func (s *Session) wait(p *process, r *proto.WaitReq, asker *Session, answer resp
 		return
 	}
 	var timer *time.Timer
-	answered := false
-	once := func(m func()) {
-		if answered {
-			return
-		}
-		answered = true
-		asker.waits.drop()
+	w := &waiter{asker: asker}
+	w.done = func(p *process) {
 		if timer != nil {
 			timer.Stop()
 		}
-		m()
+		asker.waits.drop()
+		ended(p)
 	}
-	p.waiters = append(p.waiters, waiter{done: func(p *process) { once(func() { ended(p) }) }})
-	if d := r.TimeoutMS.Duration(); d > 0 {
-		timer = time.AfterFunc(d, func() {
-			s.post(func() {
-				once(func() {
-					answer(&proto.WaitResp{
-						Reply:  proto.Refused(r, proto.CodeTimeout, fmt.Sprintf("process has not ended within %v", d), ""),
-						ProcID: p.id, Status: proto.StatusRunning,
-					}, nil)
-				})
-			})
+	p.await(w)
+	d := r.TimeoutMS.Duration()
+	if d <= 0 {
+		return
+	}
+	timer = time.AfterFunc(d, func() {
+		s.post(func() {
+			if !p.leave(w) {
+				return // answered
+			}
+			asker.waits.drop()
+			answer(&proto.WaitResp{
+				Reply:  proto.Refused(r, proto.CodeTimeout, fmt.Sprintf("process has not ended within %v", d), ""),
+				ProcID: p.id, Status: proto.StatusRunning,
+			}, nil)
 		})
-	}
+	})
 }
 
 func (s *Session) resize(r *proto.ResizeReq, answer respond) {
@@ -249,10 +246,10 @@ func (s *Session) resize(r *proto.ResizeReq, answer respond) {
 	switch {
 	case p == nil || p.start == nil:
 		answer(proto.UnknownProc(r), nil)
-	case p.start.proc.PTY == nil:
-		answer(proto.Answer(r, proto.Refused(r, proto.CodeUnsupported, "cannot resize process: it has no terminal", "spawn it with pty")), nil)
 	case p.verdict != nil:
 		answer(proto.Answer(r, proto.Refused(r, proto.CodeProcDead, "cannot resize process: it has ended", "")), nil)
+	case p.start.proc.PTY == nil:
+		answer(proto.Answer(r, proto.Refused(r, proto.CodeUnsupported, "cannot resize process: it has no terminal", "spawn it with pty")), nil)
 	default:
 		resp := &proto.ResizeResp{Reply: proto.Done(r), ProcID: p.id}
 		if err := p.start.proc.Resize(r.Rows, r.Cols); err != nil {

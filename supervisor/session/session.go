@@ -66,16 +66,16 @@ type Session struct {
 	log    *slog.Logger
 	table  Table
 
-	base context.Context // of everything that the session starts: it ends with the session, not with a call
-	work chan func()
-	done chan struct{} // closed when no more work is taken
-	wg   sync.WaitGroup
+	base    context.Context // of everything that the session starts: it ends with the session, not with a call
+	work    chan func()
+	done    chan struct{} // closed when no more work is taken
+	posting sync.RWMutex  // read-held by each post: after a lock that follows the close of done none is under way
+	wg      sync.WaitGroup
 
 	procs   map[string]*process
 	order   []string // ids in the order of their start
 	ids     *idRing
 	waits   counter
-	live    int
 	denials map[string]int
 	over    proto.Cause   // why the session ends; empty while it goes on
 	grace   time.Duration // upper bound for the grace of its processes; 0: none
@@ -131,7 +131,7 @@ func (s *Session) Serve(ctx context.Context) {
 			s.end()
 		}
 	}
-	close(s.done)
+	s.close()
 	s.wg.Wait()
 	s.flush()
 	s.out.end()
@@ -139,6 +139,14 @@ func (s *Session) Serve(ctx context.Context) {
 	s.dropTrees(context.WithoutCancel(ctx))
 	s.host.Registry.leave(s.account(), s)
 	s.note(audit.SessionClosed{Reason: string(s.over)})
+}
+
+// close ends the taking of work: when it returns all that was promised to be done is
+// in the queue, and nothing follows.
+func (s *Session) close() {
+	close(s.done)
+	s.posting.Lock()
+	defer s.posting.Unlock()
 }
 
 // flush answers what came while the session was closing.
@@ -156,6 +164,13 @@ func (s *Session) flush() {
 // post hands work to the session's goroutine. It reports false when the session
 // has ended and the work will not be done.
 func (s *Session) post(f func()) bool {
+	s.posting.RLock()
+	defer s.posting.RUnlock()
+	select {
+	case <-s.done:
+		return false
+	default:
+	}
 	select {
 	case s.work <- f:
 		return true
@@ -164,7 +179,8 @@ func (s *Session) post(f func()) bool {
 	}
 }
 
-// Left tells the session that its client is gone. It ends after the detach time.
+// Left tells the session that its client sends no more. It ends after the detach
+// time, or before that once nothing runs and all output is delivered.
 func (s *Session) Left() {
 	s.post(func() {
 		ttl := s.adm.DetachTTL
@@ -172,12 +188,22 @@ func (s *Session) Left() {
 			return
 		}
 		s.left = true
-		if ttl <= 0 || s.live == 0 {
+		if ttl <= 0 || s.idle() {
 			s.end()
 			return
 		}
 		s.detach = time.AfterFunc(ttl, func() { s.post(func() { s.end() }) })
 	})
+}
+
+// idle reports whether nothing runs and nothing is left to deliver.
+func (s *Session) idle() bool {
+	for _, p := range s.procs {
+		if p.state != Kept {
+			return false
+		}
+	}
+	return true
 }
 
 // end begins the end: no more spawns, every process stopped.

@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 
 	"pinfold/cgroup"
@@ -36,6 +38,9 @@ type tree struct {
 
 // runIDs returns the ids that a grant's command runs with.
 func (s *Session) runIDs(g *policy.Grant) (uid, gid uint32, err error) {
+	if s.host.Stage.Features().Rootless && g.RunAs.Kind != policy.RunAsCaller {
+		return 0, 0, &runAsError{g.RunAs.Kind}
+	}
 	switch g.RunAs.Kind {
 	case policy.RunAsCaller:
 		return s.caller.UID, s.caller.GID, nil
@@ -52,6 +57,15 @@ func (s *Session) runIDs(g *policy.Grant) (uid, gid uint32, err error) {
 	}
 	return s.trees.uid, s.trees.uid, nil
 }
+
+// runAsError is another uid than the caller's, asked of a daemon that is not root.
+type runAsError struct{ kind policy.RunAsKind }
+
+func (e *runAsError) Error() string {
+	return fmt.Sprintf("cannot start: run_as: %s needs another uid than the daemon's, and the daemon is not root", e.kind)
+}
+
+func (*runAsError) hint() string { return "set run_as: caller in the profile, or run pinfoldd as root" }
 
 // scratch returns the session's memory file system of a name, owned by uid.
 func (s *Session) scratch(ctx context.Context, name string, uid, gid uint32) (tree, error) {
@@ -83,10 +97,9 @@ func (s *Session) home(ctx context.Context, g *policy.Grant, uid, gid uint32) (t
 	if err != nil {
 		return tree{}, err
 	}
-	return t, prepareMountpoint(filepath.Join(s.scratchDir(), s.id+"-home-"+strconv.Itoa(int(uid))), mountpoint(g), int(uid), int(gid))
+	// By its descriptor: a stage that is not root mounts where only it can see it.
+	return t, prepareMountpoint("/proc/self/fd/"+strconv.Itoa(int(t.dir.Fd())), mountpoint(g), int(uid), int(gid))
 }
-
-func (s *Session) scratchDir() string { return filepath.Join(s.host.State, "run", "scratch") }
 
 // cache returns the kept directory of a caller under a name. Files on disk belong
 // to the caller; with a dynamic uid the mount maps them.
@@ -145,14 +158,9 @@ func prepareMountpoint(dir, rel string, uid, gid int) error {
 		return fmt.Errorf("cannot open the home directory: %w", err)
 	}
 	defer root.Close()
-	for i := range rel {
-		if rel[i] != '/' && i != len(rel)-1 {
-			continue
-		}
-		part := rel[:i]
-		if i == len(rel)-1 {
-			part = rel
-		}
+	part := ""
+	for name := range strings.SplitSeq(rel, "/") {
+		part = path.Join(part, name)
 		if err := root.Mkdir(part, 0o700); errors.Is(err, os.ErrExist) {
 			continue
 		} else if err != nil {
