@@ -205,7 +205,11 @@ func checkToken(file, token string) error {
 	if err != nil {
 		return &refusedError{proto.ReasonServerError, proto.CodeServerError, fmt.Sprintf("cannot read the token file that policy names: %v", err)}
 	}
-	a, b := sha256.Sum256([]byte(strings.TrimSpace(string(want)))), sha256.Sum256([]byte(token))
+	secret := strings.TrimSpace(string(want))
+	if secret == "" {
+		return &refusedError{proto.ReasonServerError, proto.CodeServerError, "cannot check auth_token: the token file that policy names is empty"}
+	}
+	a, b := sha256.Sum256([]byte(secret)), sha256.Sum256([]byte(token))
 	if subtle.ConstantTimeCompare(a[:], b[:]) != 1 {
 		return &refusedError{proto.ReasonAuthFailed, proto.CodeUnauthorized, "cannot open session: auth_token is not the one that policy asks for"}
 	}

@@ -33,8 +33,10 @@ import (
 	"pinfold/supervisor/socket"
 )
 
-// hashedPrograms is how many programs' hashes are remembered.
-const hashedPrograms = 4096
+const (
+	hashedPrograms = 4096        // programs whose hashes are remembered
+	acceptAgain    = time.Second // wait after an error of the listening socket
+)
 
 // Config is what a daemon is started with.
 type Config struct {
@@ -55,6 +57,7 @@ type daemon struct {
 	c        Config
 	log      *slog.Logger
 	policy   atomic.Pointer[policy.Policy]
+	first    *policy.Policy                     // the one that stage and audit log were started with
 	loaded   atomic.Pointer[audit.PolicyLoaded] // what policy is
 	host     *session.Host
 	stage    *sandbox.Stage
@@ -136,6 +139,12 @@ func (d *daemon) loadPolicy() error {
 	for _, w := range p.Bind(ids) {
 		d.log.Warn("policy", slog.String("warning", w.String()))
 	}
+	if d.first == nil {
+		d.first = p
+	}
+	if err := reloadable(d.first, p); err != nil {
+		return err
+	}
 	d.policy.Store(p)
 	sum := sha256.New()
 	loaded := audit.PolicyLoaded{}
@@ -146,6 +155,28 @@ func (d *daemon) loadPolicy() error {
 	loaded.SHA256 = hex.EncodeToString(sum.Sum(nil))
 	d.loaded.Store(&loaded)
 	return nil
+}
+
+// reloadable refuses a policy that changes what the stage and the audit log were
+// started with: it would be in force and not work.
+func reloadable(old, p *policy.Policy) error {
+	var errs []error
+	if a, b := old.Dynamic(), p.Dynamic(); a != b {
+		errs = append(errs, fmt.Errorf("dynamic changes from %d:%d to %d:%d", a.First, a.Count, b.First, b.Count))
+	}
+	named := old.NamedUIDs()
+	for _, uid := range p.NamedUIDs() {
+		if !slices.Contains(named, uid) {
+			errs = append(errs, fmt.Errorf("run_as names uid %d, which the stage was not told of", uid))
+		}
+	}
+	if a, b := old.Audit(), p.Audit(); a.Sync != b.Sync || a.Interval != b.Interval {
+		errs = append(errs, fmt.Errorf("audit.sync changes from %s to %s", a.Sync, b.Sync))
+	}
+	if len(errs) == 0 {
+		return nil
+	}
+	return fmt.Errorf("cannot take this policy without a restart of the daemon: %w", errors.Join(errs...))
 }
 
 // note writes an audit record of the daemon itself.
@@ -246,12 +277,12 @@ func refusal(r *socket.RefusedError) []byte {
 func (d *daemon) serve(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	d.note(audit.Subject{}, audit.DaemonStarted{Version: Version(), PID: os.Getpid(), BootID: bootID(), Backend: string(d.cgroups.Backend())})
+	d.note(audit.Subject{}, *d.loaded.Load())
 	d.wg.Go(func() { d.accept(ctx) })
 	if err := d.c.Ready(); err != nil {
 		d.log.Warn("cannot tell that the daemon is ready, going on", slog.Any("error", err))
 	}
-	d.note(audit.Subject{}, audit.DaemonStarted{Version: Version(), PID: os.Getpid(), BootID: bootID(), Backend: string(d.cgroups.Backend())})
-	d.note(audit.Subject{}, *d.loaded.Load())
 	d.log.Info("ready", slog.String("socket", d.c.Socket), slog.String("state", d.c.State), slog.String("cgroups", string(d.cgroups.Backend())))
 	var ended error
 	for running := true; running; {
@@ -301,9 +332,11 @@ func (d *daemon) accept(ctx context.Context) {
 		case errors.Is(err, net.ErrClosed):
 			return
 		case err != nil:
-			d.log.Error("cannot take connections", slog.Any("error", err))
-			if ctx.Err() != nil {
+			d.log.Error("cannot take connections, trying again", slog.Any("error", err))
+			select {
+			case <-ctx.Done():
 				return
+			case <-time.After(acceptAgain):
 			}
 			continue
 		}
