@@ -163,7 +163,7 @@ func delegated(cgroup string) bool {
 
 // openV2 makes the base in the v2 tree.
 func (b *Base) openV2(f facts, at place) error {
-	made, err := makeAll(at.v2)
+	made, err := makeBase(at.v2)
 	if err != nil {
 		return fmt.Errorf("cannot make cgroup %s: %w: %w: %s", at.v2, ErrNoBase, err, delegateCure)
 	}
@@ -189,7 +189,7 @@ func (b *Base) openV1(f facts, controller string, t tree, at place) {
 	dirname, err := at.v1(f, controller, t)
 	var made bool
 	if err == nil {
-		made, err = makeAll(dirname)
+		made, err = makeBase(dirname)
 	}
 	var d dir
 	if err == nil {
@@ -228,6 +228,27 @@ func hierarchical(d dir) error {
 		return err
 	}
 	return d.write("memory.use_hierarchy", "1")
+}
+
+// madeMark is the extended attribute of a base that a daemon made, so that the next one removes it where that one could not:
+// it was killed. User attributes of cgroups: Linux 5.7.
+const madeMark = "user.pinfold.made"
+
+// makeBase makes a base's directory and those above it, and says whether it is ours: new, or made by an earlier daemon.
+func makeBase(path string) (bool, error) {
+	made, err := makeAll(path)
+	if err != nil {
+		return false, err
+	}
+	if !made {
+		var buf [1]byte
+		n, err := unix.Getxattr(path, madeMark, buf[:])
+		return err == nil && n == 1, nil
+	}
+	if err := unix.Setxattr(path, madeMark, []byte("1"), 0); err != nil && !errors.Is(err, unix.ENOTSUP) {
+		return false, errors.Join(fmt.Errorf("setxattr %s %s: %w", path, madeMark, err), os.Remove(path))
+	}
+	return true, nil
 }
 
 // makeAll makes a directory and those above it, and says whether the last one is new.
