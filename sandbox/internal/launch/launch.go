@@ -51,7 +51,27 @@ func Run(s Start) (int, *os.File, error) {
 			return 0, nil, fmt.Errorf("cannot start %s: descriptor number %d is not below %d", s.Program, n, aboveFixed)
 		}
 	}
-	pidfd := -1
+	// The child puts Files on their numbers before its exec, so the image must have none of those.
+	im, err := unix.FcntlInt(s.Image.Fd(), unix.F_DUPFD_CLOEXEC, aboveAll(table(s.Files)))
+	if err != nil {
+		return 0, nil, fmt.Errorf("cannot start PID 1 of the pen: %w", os.NewSyscallError("fcntl F_DUPFD_CLOEXEC", err))
+	}
+	defer func() { _ = unix.Close(im) }()
+	start := forkExec
+	if sharing(s) {
+		start = runShared
+	}
+	pid, pidfd, err := start(s, im)
+	if err != nil {
+		return pid, nil, fmt.Errorf("cannot start PID 1 of the pen: %w", err)
+	}
+	return pid, os.NewFile(uintptr(pidfd), "pidfd"), nil
+}
+
+// forkExec starts an image by package syscall: a vfork, but with CLONE_NEWUSER a
+// fork that copies our memory's page tables.
+func forkExec(s Start, im int) (pid, pidfd int, err error) {
+	pidfd = -1
 	sys := &syscall.SysProcAttr{
 		Cloneflags:                 s.Flags,
 		PidFD:                      &pidfd,
@@ -65,23 +85,16 @@ func Run(s Start) (int, *os.File, error) {
 		sys.UseCgroupFD = true
 		sys.CgroupFD = int(s.Cgroup.Fd())
 	}
-	// The child puts Files on their numbers before its exec, so the image must have none of those.
-	files := table(s.Files)
-	im, err := unix.FcntlInt(s.Image.Fd(), unix.F_DUPFD_CLOEXEC, aboveAll(files))
-	if err != nil {
-		return 0, nil, fmt.Errorf("cannot start PID 1 of the pen: %w", os.NewSyscallError("fcntl F_DUPFD_CLOEXEC", err))
-	}
-	defer func() { _ = unix.Close(im) }()
 	argv := append([]string{s.Program, s.Dir}, s.Argv...)
-	attr := &syscall.ProcAttr{Env: s.Env, Files: files, Sys: sys}
-	pid, err := syscall.ForkExec("/proc/self/fd/"+strconv.Itoa(im), argv, attr)
+	attr := &syscall.ProcAttr{Env: s.Env, Files: table(s.Files), Sys: sys}
+	pid, err = syscall.ForkExec("/proc/self/fd/"+strconv.Itoa(im), argv, attr)
 	if err != nil {
-		return 0, nil, fmt.Errorf("cannot start PID 1 of the pen: %w", os.NewSyscallError("clone", err))
+		return 0, -1, os.NewSyscallError("clone", err)
 	}
 	if pidfd < 0 {
-		return pid, nil, fmt.Errorf("cannot get a pidfd for %d: the kernel is older than 5.3", pid)
+		return pid, -1, fmt.Errorf("cannot get a pidfd for %d: the kernel is older than 5.3", pid)
 	}
-	return pid, os.NewFile(uintptr(pidfd), "pidfd"), nil
+	return pid, pidfd, nil
 }
 
 // aboveAll is above every number that the child uses on its way to files: it puts
