@@ -77,6 +77,9 @@ func (t *tree) close() error {
 
 // bindOf returns a detached private mount of the file that src is open on.
 func bindOf(src *os.File, attr uint64, userns *os.File) (*os.File, error) {
+	if err := mountable(src, attr); err != nil {
+		return nil, err
+	}
 	depth := linux.One
 	m, err := linux.CloneMount(src, depth)
 	if errors.Is(err, unix.EINVAL) {

@@ -126,7 +126,11 @@ func TestViewRefuses(t *testing.T) {
 			{Kind: sandbox.EntryBind, Path: "/h", Source: host, Writable: true},
 			{Kind: sandbox.EntryFile, Path: "/h/new", Data: "x"},
 		},
-		"another device": {{Kind: sandbox.EntryDevice, Path: "/dev/null", Source: "/dev/mem"}},
+		"a proc of the host's":    {{Kind: sandbox.EntryBind, Path: "/x", Source: "/proc"}},
+		"a process of the host's": {{Kind: sandbox.EntryBind, Path: "/x", Source: "/proc/1"}},
+		"terminals of the host's": {{Kind: sandbox.EntryBind, Path: "/x", Source: "/dev/pts"}},
+		"a writable sysfs":        {{Kind: sandbox.EntryBind, Path: "/x", Source: "/sys", Writable: true}},
+		"another device":          {{Kind: sandbox.EntryDevice, Path: "/dev/null", Source: "/dev/mem"}},
 	}
 	for name, entries := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -105,6 +105,13 @@ func Stat(f *os.File) (unix.Stat_t, error) {
 	return st, err
 }
 
+// StatFS tells which file system f is on: fstatfs(2). O_PATH descriptors do (Linux 3.12).
+func StatFS(f *os.File) (unix.Statfs_t, error) {
+	var st unix.Statfs_t
+	err := retry("fstatfs "+f.Name(), func() error { return unix.Fstatfs(fd(f), &st) })
+	return st, err
+}
+
 // StatPath is stat(2) of a path, symlinks followed (magic links too).
 func StatPath(name string) (unix.Stat_t, error) {
 	var st unix.Stat_t
