@@ -172,7 +172,7 @@ func TestAWriterThatOutlivesTheMainProcessLosesNothing(t *testing.T) {
 // TestTimeouts of every kind.
 func TestTimeouts(t *testing.T) {
 	t.Parallel()
-	d := start(t, basic("", "    timeout: { wall: 4s, cpu: 1s, idle: 2s, stop: 1s }"))
+	d := start(t, basic("", "    timeout: { wall: 60s, cpu: 1s, idle: off, stop: 1s }"))
 	c := d.agent()
 	var procs []*client.Process
 	tests := []struct {
@@ -181,9 +181,10 @@ func TestTimeouts(t *testing.T) {
 		cause proto.Cause
 		least time.Duration
 	}{
-		{"idle", shell("echo prompt; sleep 600"), proto.CauseTimeoutIdle, 2 * time.Second},
+		// A busy host gives a busy process little: no other limit may come before the cpu's.
+		{"idle", proto.Spawn{Cmd: shell("echo prompt; sleep 600").Cmd, Limits: &proto.Limits{TimeoutIdle: 2}}, proto.CauseTimeoutIdle, 2 * time.Second},
 		{"cpu", shell("while :; do :; done"), proto.CauseTimeoutCPU, 400 * time.Millisecond},
-		{"wall", shell("while :; do echo x; sleep 0.2; done"), proto.CauseTimeoutWall, 4 * time.Second},
+		{"wall", proto.Spawn{Cmd: shell("while :; do echo x; sleep 0.2; done").Cmd, Timeout: 4}, proto.CauseTimeoutWall, 4 * time.Second},
 		{"wall, asked", proto.Spawn{Cmd: []string{"sleep", "600"}, Timeout: 1}, proto.CauseTimeoutWall, time.Second},
 		{"wall, deaf", proto.Spawn{Cmd: shell(`trap "" TERM; while :; do sleep 0.1; done`).Cmd, Timeout: 1}, proto.CauseTimeoutWall, 2 * time.Second},
 	}
