@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"pinfold/proto"
@@ -55,7 +56,7 @@ func (c *cli) connect(ctx context.Context, socket string, form proto.DataForm) e
 	sent := make(chan error, 1)
 	// Ends with this program: a read of standard input cannot be cut short.
 	go func() { sent <- sendFrames(unix, c.stdin, form) }()
-	err = c.receiveFrames(unix, sent)
+	err = receiveFrames(c.stdout, unix, sent, drainLimit)
 	return errors.Join(err, unix.Close())
 }
 
@@ -82,12 +83,30 @@ func sendFrames(conn *net.UnixConn, stdin io.Reader, form proto.DataForm) error 
 	return nil
 }
 
-// receiveFrames copies the socket to standard output until its end. Once the input
-// has ended it stops when nothing comes for drainLimit.
-func (c *cli) receiveFrames(conn *net.UnixConn, sent <-chan error) error {
+// draining reads a connection; once the input has ended, for as long as something
+// comes at least every limit.
+type draining struct {
+	conn  *net.UnixConn
+	limit time.Duration
+	ended atomic.Bool
+}
+
+// Read gives the next read another limit.
+func (d *draining) Read(p []byte) (int, error) {
+	n, err := d.conn.Read(p)
+	if n > 0 && err == nil && d.ended.Load() {
+		err = d.conn.SetReadDeadline(time.Now().Add(d.limit))
+	}
+	return n, err
+}
+
+// receiveFrames copies the socket to stdout until its end. Once the input has ended
+// it stops when nothing comes for limit.
+func receiveFrames(stdout io.Writer, conn *net.UnixConn, sent <-chan error, limit time.Duration) error {
+	in := &draining{conn: conn, limit: limit}
 	done := make(chan error, 1)
 	go func() {
-		_, err := io.Copy(c.stdout, conn)
+		_, err := io.Copy(stdout, in)
 		done <- err
 	}()
 	select {
@@ -98,7 +117,8 @@ func (c *cli) receiveFrames(conn *net.UnixConn, sent <-chan error) error {
 			return errors.Join(err, conn.CloseRead(), received(<-done))
 		}
 	}
-	if err := conn.SetReadDeadline(time.Now().Add(drainLimit)); err != nil {
+	in.ended.Store(true)
+	if err := conn.SetReadDeadline(time.Now().Add(limit)); err != nil {
 		return errors.Join(err, conn.CloseRead(), received(<-done))
 	}
 	return received(<-done)

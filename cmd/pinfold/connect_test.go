@@ -1,8 +1,12 @@
 package main
 
 import (
+	"bytes"
+	"net"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"pinfold/proto"
 )
@@ -60,5 +64,41 @@ func TestConnect(t *testing.T) {
 	hands := requests[*proto.Handshake](d)
 	if len(hands) != 1 || hands[0].Proc.Data != proto.DataObject {
 		t.Errorf("connect sent %+v; want a handshake that asks for objects", hands)
+	}
+}
+
+func TestReceiveFramesWaitsWhileSomethingComes(t *testing.T) {
+	const limit, pause, lines = 500 * time.Millisecond, 200 * time.Millisecond, 8 // in all longer than the limit
+	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(t.TempDir(), "s"), Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	ours, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: ln.Addr().String(), Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ours.Close()
+	theirs, err := ln.AcceptUnix()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer theirs.Close()
+	go func() {
+		tick := time.NewTicker(pause)
+		defer tick.Stop()
+		for range lines {
+			<-tick.C
+			if _, err := theirs.Write([]byte("frame\n")); err != nil {
+				t.Errorf("Write() = %v; want nil", err)
+				return
+			}
+		}
+	}()
+	sent := make(chan error, 1)
+	sent <- nil // the input has ended
+	var out bytes.Buffer
+	if err := receiveFrames(&out, ours, sent, limit); err != nil || strings.Count(out.String(), "\n") != lines {
+		t.Errorf("receiveFrames() = %q, %v; want all %d frames", out.String(), err, lines)
 	}
 }
