@@ -3,6 +3,7 @@ package stage
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path"
 	"slices"
@@ -52,13 +53,29 @@ func (d *denier) apply() error {
 	denies := slices.Clone(d.f.Deny)
 	slices.SortStableFunc(denies, func(a, b sandbox.Deny) int { return strings.Compare(a.Path, b.Path) })
 	for _, y := range denies {
-		d.state = sandbox.DenyState{Path: y.Path, Layer: "mount"}
-		if err := d.deny(y, y.Path, maxLinks); err != nil {
+		if err := d.again(y); err != nil {
 			return failed("deny "+y.Path, err)
 		}
 		d.states = append(d.states, d.state)
 	}
 	return nil
+}
+
+// maxDenyTries bounds how often one path is denied again.
+const maxDenyTries = 16
+
+// again denies y, and does so anew where a directory on the way was another pen's
+// placeholder that went with that pen in between.
+func (d *denier) again(y sandbox.Deny) error {
+	for try := 1; ; try++ {
+		d.state = sandbox.DenyState{Path: y.Path, Layer: "mount"}
+		masked := maps.Clone(d.masked)
+		err := d.deny(y, y.Path, maxLinks)
+		if !errors.Is(err, unix.ENOENT) || try == maxDenyTries {
+			return err
+		}
+		d.masked = masked
+	}
 }
 
 func (d *denier) close() {

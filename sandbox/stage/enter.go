@@ -51,8 +51,9 @@ func enter(ctx context.Context, args []string, stderr io.Writer) int {
 		linux.CloseAll(ours)
 		if err := stagewire.Send(conn, stagewire.Message{Error: answerOf(refusedEntry(err))}); err != nil {
 			fmt.Fprintln(stderr, "pinfold-stage:", err)
+			return 1
 		}
-		return 1
+		return 0 // the daemon knows
 	}
 	linux.CloseAll(conn) // the other end is to close when the inner stage ends
 	go serveOwners(ours)
