@@ -35,9 +35,11 @@ type daemon struct {
 	state  string
 	policy string // path of the policy file; empty: the embedded one
 	cgroup string // name of its base
-	cmd    *exec.Cmd
-	log    *lockedBuffer
-	over   bool
+	// command makes the command of a program; nil: run as this test is.
+	command func(name string, args ...string) *exec.Cmd
+	cmd     *exec.Cmd
+	log     *lockedBuffer
+	over    bool
 }
 
 type lockedBuffer struct {
@@ -125,7 +127,10 @@ func (d *daemon) launch() error {
 	}
 	defer func() { _ = ready.Close() }()
 	d.log = &lockedBuffer{}
-	d.cmd = exec.Command(program(d.t, "pinfoldd"), append(d.args(), "--ready-fd", "3")...)
+	if d.command == nil {
+		d.command = func(name string, args ...string) *exec.Cmd { return exec.Command(program(d.t, name), args...) }
+	}
+	d.cmd = d.command("pinfoldd", append(d.args(), "--ready-fd", "3")...)
 	d.cmd.Stdout, d.cmd.Stderr = d.log, d.log
 	d.cmd.ExtraFiles = []*os.File{told}
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
