@@ -113,6 +113,7 @@ func importPlan() map[string]room {
 		"cmd/pinfold-stage": {own: []string{"sandbox/stage"}, goes: true, logs: true},
 
 		"test/testkit": {raw: true},
+		"test/attack":  {},
 		"test/host":    {},
 		"test/docs":    {},
 		"test/bench":   {own: []string{"proto", "proto/client", "test/testkit"}, raw: true, goes: true},
