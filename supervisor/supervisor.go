@@ -48,8 +48,12 @@ type Config struct {
 	Policy   func() ([]policy.Source, error)
 	Reload   <-chan os.Signal // read and apply the policy again
 	Ready    func() error     // called once requests are taken
+	Ending   func() error     // called when the end begins
+	Alive    func() error     // called every AliveEvery while the daemon is well
 	Log      *slog.Logger
 	StageLog io.Writer // what the stage says, line by line
+
+	AliveEvery time.Duration // 0: nobody asks
 }
 
 // daemon is a running supervisor.
@@ -284,24 +288,11 @@ func (d *daemon) serve(ctx context.Context) error {
 		d.log.Warn("cannot tell that the daemon is ready, going on", slog.Any("error", err))
 	}
 	d.log.Info("ready", slog.String("socket", d.c.Socket), slog.String("state", d.c.State), slog.String("cgroups", string(d.cgroups.Backend())))
-	var ended error
-	for running := true; running; {
-		select {
-		case <-ctx.Done():
-			running = false
-		case <-d.stage.Done():
-			ended = errors.New("the stage has ended: no pen can be started; starting the daemon again takes a new one")
-			running = false
-		case <-d.c.Reload:
-			if err := d.loadPolicy(); err != nil {
-				d.log.Error("policy not reloaded, the old one stays in force", slog.Any("error", err))
-				continue
-			}
-			d.note(audit.Subject{}, *d.loaded.Load())
-			d.log.Info("policy reloaded")
-		}
-	}
+	ended := d.watch(ctx)
 	d.log.Info("ending", slog.Int("sessions", d.host.Registry.Sessions()))
+	if err := d.c.Ending(); err != nil {
+		d.log.Warn("cannot tell that the daemon ends, going on", slog.Any("error", err))
+	}
 	err := d.listener.Close()
 	cancel(errors.New("the daemon ends"))
 	d.wg.Wait()
@@ -315,6 +306,35 @@ func (d *daemon) serve(ctx context.Context) error {
 	}
 	d.note(audit.Subject{}, audit.DaemonStopped{Reason: reason})
 	return errors.Join(ended, err, lerr)
+}
+
+// watch returns when the daemon is to end: nil when it was asked to, else why.
+func (d *daemon) watch(ctx context.Context) error {
+	var alive <-chan time.Time
+	if d.c.AliveEvery > 0 {
+		tick := time.NewTicker(d.c.AliveEvery)
+		defer tick.Stop()
+		alive = tick.C
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-d.stage.Done():
+			return errors.New("the stage has ended: no pen can be started; starting the daemon again takes a new one")
+		case <-alive:
+			if err := d.c.Alive(); err != nil {
+				d.log.Warn("cannot tell that the daemon is alive, going on", slog.Any("error", err))
+			}
+		case <-d.c.Reload:
+			if err := d.loadPolicy(); err != nil {
+				d.log.Error("policy not reloaded, the old one stays in force", slog.Any("error", err))
+				continue
+			}
+			d.note(audit.Subject{}, *d.loaded.Load())
+			d.log.Info("policy reloaded")
+		}
+	}
 }
 
 // accept takes connections until the listener is closed.

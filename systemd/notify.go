@@ -17,10 +17,9 @@ import (
 
 // States for Notify: sd_notify(3).
 const (
-	Ready     = "READY=1"
-	Stopping  = "STOPPING=1"
-	Reloading = "RELOADING=1"
-	Alive     = "WATCHDOG=1" // at least once in each Watchdog interval
+	Ready    = "READY=1"
+	Stopping = "STOPPING=1"
+	Alive    = "WATCHDOG=1" // at least once in each Watchdog interval
 )
 
 // Notify tells the service manager a state (several, one a line). Without
@@ -41,11 +40,6 @@ func Notify(state string) error {
 	}
 	_, err = conn.Write([]byte(state))
 	return errors.Join(err, conn.Close())
-}
-
-// Status is a state that shows one line of text in `systemctl status`.
-func Status(text string) string {
-	return "STATUS=" + strings.ReplaceAll(text, "\n", " ")
 }
 
 // Watchdog returns the interval within which the service manager wants to hear

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -67,6 +68,7 @@ func (d *privateDaemon) start(ctx context.Context, c *cli, program string) error
 	// be the one that lives as long as this command: prctl(2), PR_SET_PDEATHSIG.
 	runtime.LockOSThread()
 	d.cmd = exec.CommandContext(context.WithoutCancel(ctx), args[0], args[1:]...)
+	d.cmd.Env = slices.DeleteFunc(os.Environ(), fromManager)
 	d.cmd.Stdout, d.cmd.Stderr = d.log, d.log
 	d.cmd.ExtraFiles = []*os.File{told}
 	// A group of its own: a terminal's ^C is for the command inside.
@@ -80,6 +82,13 @@ func (d *privateDaemon) start(ctx context.Context, c *cli, program string) error
 		return errors.Join(d.failed(err), d.end())
 	}
 	return nil
+}
+
+// fromManager says whether a variable is what a service manager told this process
+// alone: a private daemon neither takes its sockets nor speaks for it.
+func fromManager(kv string) bool {
+	name, _, _ := strings.Cut(kv, "=")
+	return name == "NOTIFY_SOCKET" || strings.HasPrefix(name, "LISTEN_") || strings.HasPrefix(name, "WATCHDOG_")
 }
 
 // args is the daemon's command line, by way of systemd-run where this process

@@ -121,7 +121,11 @@ func config(o options, env []string, log *slog.Logger, stderr io.Writer) (superv
 	}
 	c.Policy = func() ([]policy.Source, error) { return sources(o.policy, log) }
 	c.Ready = func() error { return ready(o.readyFD) }
-	return c, nil
+	c.Ending = func() error { return systemd.Notify(systemd.Stopping) }
+	c.Alive = func() error { return systemd.Notify(systemd.Alive) }
+	every, err := systemd.Watchdog(env)
+	c.AliveEvery = every / 2 // sd_watchdog_enabled(3) recommends half
+	return c, err
 }
 
 // sources reads the policy's files: the named one or the default, then policy.d
@@ -157,7 +161,7 @@ func sources(file string, log *slog.Logger) ([]policy.Source, error) {
 
 // ready tells whoever waits for it that requests are taken.
 func ready(fd int) error {
-	err := systemd.Notify("READY=1")
+	err := systemd.Notify(systemd.Ready)
 	if fd < 0 {
 		return err
 	}
