@@ -129,12 +129,15 @@ type Process struct {
 
 // next takes one record from PID 1; the caller is the only reader.
 func (p *Process) next(ctx context.Context) (launch.Record, error) {
+	ran := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
+		defer close(ran)
 		_ = p.status.SetReadDeadline(time.Unix(1, 0)) // a closed socket wakes the reader by itself
 	})
 	buf := make([]byte, launch.MaxRecord+1) // one more: a longer record is an error, not cut
 	m, err := linux.Receive(p.status, buf)
 	if !stop() {
+		<-ran // else it could cut short a later read
 		if e := p.status.SetReadDeadline(time.Time{}); e != nil && err == nil {
 			err = e
 		}
