@@ -52,10 +52,16 @@ func waitReadable(ctx context.Context, f *os.File, look func(fd uintptr) (bool, 
 	if err := f.SetReadDeadline(time.Time{}); err != nil {
 		return fmt.Errorf("cannot poll %s: %w", f.Name(), err)
 	}
+	ran := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
+		defer close(ran)
 		_ = f.SetReadDeadline(time.Unix(1, 0)) // fails only when f is closed already, and then nobody waits
 	})
-	defer stop()
+	defer func() {
+		if !stop() {
+			<-ran // else it could cut short a later wait
+		}
+	}()
 	raw, err := f.SyscallConn()
 	if err != nil {
 		return err

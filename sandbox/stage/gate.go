@@ -35,9 +35,16 @@ func (l *launcher) gate(ctx context.Context) (sandbox.Enforcement, error) {
 // step that failed before. Who says so is told by the kernel: SCM_CREDENTIALS,
 // unix(7), with the pid as we see it.
 func (l *launcher) await(ctx context.Context) error {
-	defer context.AfterFunc(ctx, func() {
+	ran := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(ran)
 		_ = l.status.SetReadDeadline(time.Unix(1, 0)) // a closed socket wakes the reader by itself
-	})()
+	})
+	defer func() {
+		if !stop() {
+			<-ran // else it could cut short a later read
+		}
+	}()
 	buf := make([]byte, launch.MaxRecord+1)
 	m, err := linux.Receive(l.status, buf)
 	switch {
