@@ -183,7 +183,14 @@ func (d dir) pids(name string) ([]int, error) {
 	return out, nil
 }
 
-// readFD reads an open cgroup file from its beginning to its end.
+// The kernel gives a file in reads of up to a page, of whole records where it has several: it leaves less than longestRecord
+// of a page, or of the buffer, empty rather than cut one.
+const (
+	leastPage     = 4096
+	longestRecord = 256
+)
+
+// readFD reads an open cgroup file from its beginning to its end, which is where a read leaves room for one more record.
 func readFD(fd int) (string, error) {
 	buf := make([]byte, 0, 4096)
 	for {
@@ -192,6 +199,9 @@ func readFD(fd int) (string, error) {
 			return string(buf), err
 		}
 		buf = buf[:len(buf)+n]
+		if n <= leastPage-longestRecord && cap(buf)-len(buf) >= longestRecord {
+			return string(buf), nil
+		}
 		if len(buf) == cap(buf) {
 			if len(buf) >= maxFile {
 				return string(buf), nil

@@ -266,6 +266,17 @@ func (j *Job) Pids() ([]int, error) {
 	return d.pids(name)
 }
 
+// Empty reports whether no task is in the job now: then none comes into it any more but by Join.
+func (j *Job) Empty() (bool, error) {
+	d, name, err := j.v2()
+	if err != nil {
+		return false, err
+	}
+	text, err := d.read(filepath.Join(name, "cgroup.events"))
+	populated, ok := fields(text)["populated"]
+	return ok && populated == 0, err
+}
+
 // WaitEmpty returns when no task is left in the job, or with ctx's error.
 func (j *Job) WaitEmpty(ctx context.Context) error {
 	d, name, err := j.v2()

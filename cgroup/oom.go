@@ -15,6 +15,26 @@ import (
 // Events reads the kernel's counters of limits that the job ran into. Every figure is a counter of the kernel; nothing is
 // inferred from an exit status.
 func (j *Job) Events() (Events, error) {
+	var u Usage
+	b := j.group.base
+	if err := errors.Join(u.readMemory(b, j.at), u.readCPU(b, j.at)); err != nil {
+		return Events{}, err
+	}
+	return j.events(&u)
+}
+
+// Figures is Usage and Events at once; what both tell is read once.
+func (j *Job) Figures() (Usage, Events, error) {
+	u, err := j.Usage()
+	if err != nil {
+		return u, Events{}, err
+	}
+	e, err := j.events(&u)
+	return u, e, err
+}
+
+// events takes from u what the kernel has already been asked for.
+func (j *Job) events(u *Usage) (Events, error) {
 	e := Events{OOMLimit: -1, MemoryPeak: -1, Throttled: -1, ThrottledRuns: -1}
 	kills, err := j.oomKills()
 	if err != nil {
@@ -29,16 +49,14 @@ func (j *Job) Events() (Events, error) {
 	if e.PidsRefused, err = j.pidsRefused(); err != nil {
 		return e, err
 	}
-	var u Usage
 	b := j.group.base
-	err = errors.Join(u.readMemory(b, j.at), u.readCPU(b, j.at))
 	if _, _, ok := j.at(ControllerMemory); ok && b.host.home[ControllerMemory] != homeNone {
 		e.MemoryPeak = u.MemoryPeak
 	}
 	if _, _, ok := j.at(ControllerCPU); ok && b.host.home[ControllerCPU] != homeNone {
 		e.Throttled, e.ThrottledRuns = u.Throttled, u.ThrottledRuns
 	}
-	return e, err
+	return e, nil
 }
 
 // oomKills counts the job's tasks that the out-of-memory killer ended: oom_kill of memory.events (Linux 4.13) or, on v1, of

@@ -31,6 +31,11 @@ func TestUsage(t *testing.T) {
 	if _, lacks := b.Lacks()[ControllerCPU]; !lacks && (u.ThrottledRuns <= 0 || u.Throttled <= 0) {
 		t.Errorf("Usage() = %+v; want it throttled", u)
 	}
+	e, err := j.Events()
+	fu, fe, ferr := j.Figures()
+	if err != nil || ferr != nil || fe != e || fu.MemoryPeak != u.MemoryPeak || fu.CPUUser != u.CPUUser {
+		t.Errorf("Figures() = %+v, %+v, %v; want %+v, %+v, nil as Usage and Events say (%v)", fu, fe, ferr, u, e, err)
+	}
 	g, err := j.group.Usage()
 	if err != nil || g.CPUUser < u.CPUUser {
 		t.Errorf("session Usage() = %+v, %v; want at least the job's %v", g, err, u.CPUUser)
