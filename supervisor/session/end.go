@@ -64,11 +64,8 @@ func (s *Session) endRest(p *process) {
 		st.out.End(drainTime)
 		<-st.pumped
 		var err error
-		if f.end.usage, err = st.job.Usage(); err != nil {
-			s.log.Warn("cannot read usage, figures are missing", attrProc(p.id), attrErr(err))
-		}
-		if f.end.events, err = st.job.Events(); err != nil {
-			s.log.Warn("cannot read limit events, causes may be missing", attrProc(p.id), attrErr(err))
+		if f.end.usage, f.end.events, err = st.job.Figures(); err != nil {
+			s.log.Warn("cannot read usage and limit events, figures and causes may be missing", attrProc(p.id), attrErr(err))
 		}
 		f.end.denies = s.denies(ctx, p.id, st)
 		f.counts = st.out.Counts()
@@ -102,6 +99,9 @@ func (s *Session) denies(ctx context.Context, id string, st *started) []sandbox.
 // empty lets children live for linger, then kills the job and waits until it is
 // empty. It returns the pids that were there when the main process had ended.
 func (s *Session) empty(ctx context.Context, id string, job *cgroup.Job, linger time.Duration) []int {
+	if empty, err := job.Empty(); empty && err == nil {
+		return nil // most leave nothing behind
+	}
 	if linger > 0 {
 		lctx, cancel := context.WithTimeout(ctx, linger)
 		err := job.WaitEmpty(lctx)

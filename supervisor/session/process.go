@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
+
 	"pinfold/cgroup"
 	"pinfold/policy"
 	"pinfold/proto"
@@ -53,6 +55,7 @@ type started struct {
 	in          *relay.Input
 	workspace   string
 	enforcement sandbox.Enforcement
+	encoded     jsontext.Value // enforcement, for the answer and the record
 	at          time.Time
 	spool       string
 	pumped      chan struct{} // closed when nothing more comes out of the pipes

@@ -3,8 +3,6 @@ package session
 import (
 	"errors"
 
-	"github.com/go-json-experiment/json"
-
 	"pinfold/audit"
 	"pinfold/policy"
 	"pinfold/proto"
@@ -56,13 +54,9 @@ func file(f policy.Fact) audit.File {
 
 // recordStart records a pen that waits at its last gate.
 func (s *Session) recordStart(p *process, st *started, pid int) error {
-	enforcement, err := json.Marshal(st.enforcement)
-	if err != nil {
-		return err
-	}
 	return s.record(audit.Started{
 		Process: p.id, PID: pid, Profile: st.grant.Profile, Program: s.host.Hasher.Lookup(file(st.grant.Program)),
-		RunUID: st.enforcement.UID, Workspace: st.workspace, Cgroup: st.job.Path(), Enforcement: enforcement,
+		RunUID: st.enforcement.UID, Workspace: st.workspace, Cgroup: st.job.Path(), Enforcement: st.encoded,
 	})
 }
 

@@ -69,13 +69,9 @@ func (s *Session) answerSpawn(p *process) {
 		return
 	}
 	st := p.start
-	record, err := json.Marshal(st.enforcement)
-	if err != nil {
-		s.log.Error("cannot encode the enforcement record", attrProc(p.id), attrErr(err))
-	}
 	p.answer(&proto.SpawnResp{
 		Reply: proto.Done(p.req), ProcID: p.id, PID: st.pid, Profile: st.grant.Profile,
-		Workspace: st.workspace, Enforcement: record, Rule: st.grant.Rule.String(),
+		Workspace: st.workspace, Enforcement: st.encoded, Rule: st.grant.Rule.String(),
 	}, func() { close(p.told) })
 }
 
@@ -217,6 +213,9 @@ func (s *Session) build(ctx context.Context, p *process, g *policy.Grant, job *c
 	}
 	if st.enforcement, err = withCgroups(pen.Enforcement, g, job.Applied()); err != nil {
 		return abort(err)
+	}
+	if st.encoded, err = json.Marshal(st.enforcement); err != nil {
+		return abort(fmt.Errorf("cannot encode the enforcement record: %w", err))
 	}
 	if st.spool, err = s.makeSpool(p); err != nil {
 		return abort(err)
