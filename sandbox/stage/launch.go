@@ -344,6 +344,14 @@ func (l *launcher) start() error {
 	case l.p.UserNS:
 		l.s.userNS(&s, &regs, l.p.RootMap)
 	}
+	// The first gate is open before PID 1 is there: its ids are mapped before its exec, and it needs to wait for nobody.
+	err := linux.Send(l.status, regs.Encode())
+	if err == nil {
+		err = linux.WriteNumber(l.gate1, []byte{1})
+	}
+	if err != nil {
+		return failed("open the first gate", err)
+	}
 	pid, pidfd, err := launch.Run(s)
 	if err != nil {
 		if pid > 0 {
@@ -364,13 +372,6 @@ func (l *launcher) start() error {
 	for n, f := range l.files { // from here on PID 1 alone has them
 		linux.CloseNumbers(f)
 		delete(l.files, n)
-	}
-	err = linux.Send(l.status, regs.Encode())
-	if err == nil {
-		err = linux.WriteNumber(l.gate1, []byte{1})
-	}
-	if err != nil {
-		return errors.Join(failed("open the first gate", err), l.end())
 	}
 	return nil
 }
