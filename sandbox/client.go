@@ -56,7 +56,7 @@ func FindStage(self string) (string, error) {
 // Slack is how late the stage's timers may be. The Go runtime watches its threads
 // with sleeps of 20 µs for as long as one of them works, and each costs more than
 // many a step of a launch.
-const Slack = 200 * time.Microsecond
+const Slack = time.Millisecond
 
 // Stage is a running pinfold-stage. Its methods may be called from any goroutine.
 type Stage struct {

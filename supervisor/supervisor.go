@@ -92,6 +92,9 @@ func Serve(ctx context.Context, c Config) (err error) {
 		return errors.Join(fmt.Errorf("cannot find the state directory: %w", err), lock.release())
 	}
 	d := &daemon{c: c, log: c.Log}
+	if err := lazyTimers(); err != nil {
+		d.log.Debug("timers stay exact, spawns cost a little more", slog.Any("error", err))
+	}
 	closers := []func() error{lock.release}
 	defer func() {
 		for _, undo := range slices.Backward(closers) {
