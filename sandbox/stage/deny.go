@@ -121,6 +121,10 @@ func (d *denier) deny(y sandbox.Deny, p string, links int) error {
 			d.state.Absent = y.Absent
 			return d.s.masks.cover(f, unix.S_IFDIR)
 		}
+		if at != "" && d.s.rootless.closed(err) {
+			d.masked[path.Join(h.path, at)] = coverMask
+			return d.s.masks.cover(cur, unix.S_IFDIR)
+		}
 		if err != nil {
 			return err
 		}

@@ -1,6 +1,7 @@
 package stage
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -8,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"pinfold/sandbox"
 	"pinfold/sandbox/internal/launch"
 	"pinfold/sandbox/internal/linux"
 )
@@ -72,6 +74,11 @@ func (r *rootless) ours(src *os.File) (*os.File, error) {
 	return f, nil
 }
 
+// closed reports whether err says that a directory may not be searched by the user.
+// Nothing that is denied below it can then be held where it is: the directory as a
+// whole is, in which the user could see nothing anyway.
+func (r *rootless) closed(err error) bool { return r != nil && errors.Is(err, unix.EACCES) }
+
 // userNS maps the one uid into the pen's own user namespace: for PID 1 and the
 // target both. PID 1 keeps its capabilities there as ambient ones where it is not 0.
 func (r *rootless) userNS(l *launch.Start, g *launch.Registers, rootMap bool) {
@@ -96,6 +103,13 @@ func (r *rootless) weaker() []string {
 		out = append(out, "rootless: the target keeps the user's supplementary groups, since a user namespace of one user may not drop them")
 	}
 	return out
+}
+
+// detail tells of the user namespace of a pen that was given none of its own.
+func (r *rootless) detail(c *sandbox.ControlState) {
+	if r != nil && c.Control == sandbox.ControlUserNS && c.State == sandbox.StateOff {
+		c.Detail = "the pen has no user namespace of its own, but is in the stage's: the daemon is not root"
+	}
 }
 
 // statFile looks at a file in the target's directory of proc(5). Its descriptors

@@ -29,10 +29,11 @@ import (
 
 // Limits of the stage.
 const (
-	maxRequests = 4096 // requests at once; beyond it the socket is not read
-	maxLaunches = 64   // launches being built at once; the others wait
-	maxLooks    = 16   // looks of one uid at once; the others wait
-	maxPens     = 8192 // pens alive; one more is refused as busy
+	maxRequests   = 4096 // requests at once; beyond it the socket is not read
+	maxLaunches   = 64   // launches being built at once; the others wait
+	maxLooks      = 16   // looks of one uid at once; the others wait
+	launchesOfOne = 16   // launches of one uid being built at once; its others wait
+	maxPens       = 8192 // pens alive; one more is refused as busy
 )
 
 // connFD is where the daemon puts its socket.
@@ -89,8 +90,8 @@ type server struct {
 	requests chan struct{} // a token for each
 	launches chan struct{}
 
-	lookMu sync.Mutex
-	looks  map[uint32]*lookQueue
+	looks  *turns
+	starts *turns // of launches
 
 	scratchMu sync.Mutex
 	host      host
@@ -123,8 +124,7 @@ func (s *server) cgroupBase(controller string) (*os.File, error) {
 func Serve(ctx context.Context, conn *os.File, c Config) (err error) {
 	defer linux.CloseAll(conn)
 	s, err := newServer(ctx, conn, c)
-	var no refusal
-	if errors.As(err, &no) {
+	if _, ok := errors.AsType[refusal](err); ok {
 		return stagewire.Send(conn, stagewire.Message{Error: answerOf(err)})
 	}
 	if err != nil {
@@ -178,7 +178,7 @@ func newServer(ctx context.Context, conn *os.File, c Config) (*server, error) {
 		conn: conn, config: c, features: f, mayRaise: mayRaise(),
 		trees:    &assembler{dir: filepath.Join(c.State, "stage"), detached: f.Has(sandbox.FeatureTreeAttach) && f.Has(sandbox.FeatureTreeClone)},
 		requests: make(chan struct{}, maxRequests), launches: make(chan struct{}, maxLaunches),
-		looks: map[uint32]*lookQueue{}, pens: newPens(),
+		looks: newTurns(maxLooks), starts: newTurns(launchesOfOne), pens: newPens(),
 		idmaps: &idmaps{dir: filepath.Join(c.State, "stage"), ns: map[mapping]*os.File{}},
 	}
 	if c.Entered {
@@ -254,7 +254,7 @@ func (s *server) serve(ctx context.Context, m stagewire.Message, files []*os.Fil
 	var err error
 	switch m.Op {
 	case stagewire.OpLook:
-		body, out, err = s.look(m.Body, files)
+		body, out, err = s.look(ctx, m.Body, files)
 	case stagewire.OpScratch, stagewire.OpDropScratch:
 		body, out, err = s.scratches(m)
 	case stagewire.OpLaunch:
@@ -286,7 +286,7 @@ func (s *server) answer(id uint64, body any, fds []int, err error) {
 	}
 }
 
-func (s *server) look(raw []byte, files []*os.File) (any, []*os.File, error) {
+func (s *server) look(ctx context.Context, raw []byte, files []*os.File) (any, []*os.File, error) {
 	var r sandbox.LookRequest
 	if err := stagewire.Unmarshal(raw, &r); err != nil {
 		return nil, nil, refused("cannot read the look: %w", err)
@@ -298,40 +298,16 @@ func (s *server) look(raw []byte, files []*os.File) (any, []*os.File, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	defer s.takeLook(peer.UID)()
+	give, err := s.looks.take(ctx, peer.UID)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer give()
 	l, dir, err := look(r, peer)
 	if err != nil || dir == nil {
 		return l, nil, err
 	}
 	return l, []*os.File{dir}, nil
-}
-
-// lookQueue is where the looks of one uid wait for each other.
-type lookQueue struct {
-	tokens chan struct{}
-	users  int // guarded by lookMu
-}
-
-// takeLook bounds what a caller can have waiting in a file system that does not
-// answer: it waits for one of its places, which the result gives back.
-func (s *server) takeLook(uid uint32) (give func()) {
-	s.lookMu.Lock()
-	q := s.looks[uid]
-	if q == nil {
-		q = &lookQueue{tokens: make(chan struct{}, maxLooks)}
-		s.looks[uid] = q
-	}
-	q.users++
-	s.lookMu.Unlock()
-	q.tokens <- struct{}{}
-	return func() {
-		<-q.tokens
-		s.lookMu.Lock()
-		defer s.lookMu.Unlock()
-		if q.users--; q.users == 0 {
-			delete(s.looks, uid)
-		}
-	}
 }
 
 func (s *server) scratches(m stagewire.Message) (any, []*os.File, error) {

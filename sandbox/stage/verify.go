@@ -67,6 +67,7 @@ func (l *launcher) verify() (sandbox.Enforcement, error) {
 		if !ok {
 			continue
 		}
+		l.s.rootless.detail(&c)
 		e.Controls = append(e.Controls, c)
 		if c.State == sandbox.StateUnsupported {
 			if n.Level == sandbox.LevelRequired {
@@ -197,9 +198,6 @@ func (l *launcher) control(n sandbox.Need, e *sandbox.Enforcement, t *mountTable
 	}
 	if off {
 		c.State, c.ProvedBy, c.Detail = sandbox.StateOff, "", ""
-		if n.Control == sandbox.ControlUserNS && l.s.rootless != nil {
-			c.Detail = "the pen has no user namespace of its own, but is in the stage's: the daemon is not root"
-		}
 	}
 	return c, true
 }

@@ -188,7 +188,7 @@ const ordinaryPolicy = `version: 1
 callers:
   - name: everybody
     match: { users: ["*"] }
-    profiles: [work, inside, root-inside, listed, dynamic, named, strict, kept]
+    profiles: [work, inside, root-inside, listed, dynamic, named, strict, kept, shut]
 profiles:
   work:
     commands: [python3, bash, sh, ls, cat, echo, env, mkdir, rm, touch, stat, sleep, "true", id, whoami, pwd, grep, tr]
@@ -207,6 +207,7 @@ profiles:
   named: { extends: work, run_as: nobody }
   strict: { extends: work, seccomp: strict }
   kept: { extends: work, fs: { home: cache(tools) } }
+  shut: { extends: work, fs: { read: ["%[1]s"], deny: ["%[1]s/shut/in/it"] } }
 `
 
 // TestRootless: a daemon of an ordinary user confines as root's does, says in the
@@ -215,44 +216,43 @@ func TestRootless(t *testing.T) {
 	t.Parallel()
 	under, project := agents(t)
 	d := startOrdinary(t, fmt.Sprintf(ordinaryPolicy, under))
-	c := d.as(callerUID)
+	c := d.caller()
 	put(t, project, ".git/hooks/pre-commit", "secret")
-	for name, check := range map[string]func(*testing.T){
-		"confined": func(t *testing.T) {
-			out := runOK(t, c, shell(`id -u; id -g; grep -E "^(CapEff|CapBnd|NoNewPrivs|Seccomp):" /proc/self/status | tr -d "\t"; ls / | tr "\n" " "; cat /proc/net/dev | grep -vc -e face -e Inter`))
-			for _, want := range []string{"54321\n54321\n", "CapEff:0000000000000000", "CapBnd:0000000000000000", "NoNewPrivs:1", "Seccomp:2", "\n1\n"} {
-				if !strings.Contains(out+"\n", want) && !strings.HasSuffix(out, strings.TrimPrefix(want, "\n")) {
-					t.Errorf("run = %q; want %q in it", out, want)
-				}
+	t.Run("confined", func(t *testing.T) {
+		out := runOK(t, c, shell(`id -u; id -g; grep -E "^(CapEff|CapBnd|NoNewPrivs|Seccomp):" /proc/self/status | tr -d "\t"; ls / | tr "\n" " "; cat /proc/net/dev | grep -vc -e face -e Inter`))
+		for _, want := range []string{"54321\n54321\n", "CapEff:0000000000000000", "CapBnd:0000000000000000", "NoNewPrivs:1", "Seccomp:2", "\n1\n"} {
+			if !strings.Contains(out+"\n", want) && !strings.HasSuffix(out, strings.TrimPrefix(want, "\n")) {
+				t.Errorf("run = %q; want %q in it", out, want)
 			}
-		},
-		"workspace and its denies": func(t *testing.T) {
-			s := shell(`cat .git/hooks/pre-commit 2>/dev/null; ls .git/hooks; touch made && pwd; mkdir closed/secret 2>/dev/null && echo "made a denied path"; rm -r .git 2>/dev/null; ls -a .git | tr "\n" " "`)
-			s.Cwd = project
-			out, _, v := run(t, c, s)
-			if v.Code != 0 || strings.Contains(out, "secret") || strings.Contains(out, "denied") || !strings.HasPrefix(out, project+"\n") || !strings.Contains(out, "hooks") {
-				t.Errorf("run in a workspace = %q, %+v; want the denied paths held", out, v)
-			}
-			eventually(t, "the placeholder is gone", func() bool {
-				_, err := os.Stat(filepath.Join(project, "closed"))
-				return errors.Is(err, fs.ErrNotExist)
-			})
-		},
-		"terminal": func(t *testing.T) {
-			s := python("import os; print(os.isatty(0), os.get_terminal_size().columns, os.stat(0).st_uid)")
-			s.PTY = &proto.PTY{Rows: 24, Cols: 91}
-			if out, _, _ := run(t, c, s); out != "True 91 54321\r\n" {
-				t.Errorf("run with a terminal = %q; want one of 91 columns and of the user's own", out)
-			}
-		},
-		"out of memory": func(t *testing.T) {
-			out, _, v := run(t, c, python("x = bytearray(200 << 20)"))
-			if v.Cause != proto.CauseOOM || v.Scope != "process" {
-				t.Errorf("verdict = %+v, output %q; want oom of the process", v, out)
-			}
-		},
-		"too many processes": func(t *testing.T) {
-			out, _, _ := run(t, c, python(`
+		}
+	})
+	t.Run("workspace and its denies", func(t *testing.T) {
+		s := shell(`cat .git/hooks/pre-commit 2>/dev/null; ls .git/hooks; touch made && pwd; mkdir closed/secret 2>/dev/null && echo "made a denied path"; rm -r .git 2>/dev/null; ls -a .git | tr "\n" " "`)
+		s.Cwd = project
+		out, _, v := run(t, c, s)
+		if v.Code != 0 || strings.Contains(out, "secret") || strings.Contains(out, "denied") || !strings.HasPrefix(out, project+"\n") || !strings.Contains(out, "hooks") {
+			t.Errorf("run in a workspace = %q, %+v; want the denied paths held", out, v)
+		}
+		eventually(t, "the placeholder is gone", func() bool {
+			_, err := os.Stat(filepath.Join(project, "closed"))
+			return errors.Is(err, fs.ErrNotExist)
+		})
+	})
+	t.Run("terminal", func(t *testing.T) {
+		s := python("import os; print(os.isatty(0), os.get_terminal_size().columns, os.stat(0).st_uid)")
+		s.PTY = &proto.PTY{Rows: 24, Cols: 91}
+		if out, _, _ := run(t, c, s); out != "True 91 54321\r\n" {
+			t.Errorf("run with a terminal = %q; want one of 91 columns and of the user's own", out)
+		}
+	})
+	t.Run("out of memory", func(t *testing.T) {
+		out, _, v := run(t, c, python("x = bytearray(200 << 20)"))
+		if v.Cause != proto.CauseOOM || v.Scope != "process" {
+			t.Errorf("verdict = %+v, output %q; want oom of the process", v, out)
+		}
+	})
+	t.Run("too many processes", func(t *testing.T) {
+		out, _, _ := run(t, c, python(`
 import os
 n = 0
 try:
@@ -263,68 +263,75 @@ try:
 except OSError:
     print("held at", n)
 `))
-			if !strings.HasPrefix(out, "held at ") {
-				t.Errorf("forking = %q; want it held by pids.max", out)
+		if !strings.HasPrefix(out, "held at ") {
+			t.Errorf("forking = %q; want it held by pids.max", out)
+		}
+	})
+	t.Run("timeout", func(t *testing.T) {
+		s := shell("sleep 60 & sleep 60")
+		s.Timeout = 1
+		if _, _, v := run(t, c, s); v.Cause != proto.CauseTimeoutWall {
+			t.Errorf("verdict = %+v; want a wall timeout", v)
+		}
+	})
+	t.Run("user namespace", func(t *testing.T) {
+		s := shell("id -u; cat /proc/self/uid_map | tr -s ' '")
+		s.Profile = "inside"
+		if out := runOK(t, c, s); out != "54321\n 54321 54321 1\n" {
+			t.Errorf("run with userns: on = %q; want the one uid", out)
+		}
+	})
+	t.Run("root inside", func(t *testing.T) {
+		s := shell("id -u; id -un; touch f && ls -n f | tr -s ' '")
+		s.Profile = "root-inside"
+		if out := runOK(t, c, s); !strings.HasPrefix(out, "0\nroot\n") || !strings.Contains(out, " 0 0 ") {
+			t.Errorf("run with allow_root = %q; want uid 0 inside", out)
+		}
+	})
+	t.Run("listed", func(t *testing.T) {
+		s := python("import errno, os\ntry:\n    os.memfd_create('x')\n    print('made')\nexcept OSError as e:\n    print(errno.errorcode[e.errno])")
+		s.Profile = "listed"
+		if out := runOK(t, c, s); out != "EPERM\n" {
+			t.Errorf("memfd_create with exec: listed = %q; want EPERM by the filter", out)
+		}
+	})
+	t.Run("strict", func(t *testing.T) {
+		s := shell("echo yes")
+		s.Profile = "strict"
+		if out := runOK(t, c, s); out != "yes\n" {
+			t.Errorf("run with seccomp: strict = %q; want yes", out)
+		}
+	})
+	t.Run("kept home", func(t *testing.T) {
+		for i, want := range []string{"none\n", "kept\n"} {
+			s := shell(`cat ~/note 2>/dev/null || echo none; echo kept > ~/note`)
+			s.Profile = "kept"
+			if out := runOK(t, c, s); out != want {
+				t.Errorf("run %d = %q; want %q", i, out, want)
 			}
-		},
-		"timeout": func(t *testing.T) {
-			s := shell("sleep 60 & sleep 60")
-			s.Timeout = 1
-			if _, _, v := run(t, c, s); v.Cause != proto.CauseTimeoutWall {
-				t.Errorf("verdict = %+v; want a wall timeout", v)
+		}
+	})
+	t.Run("a denied path that the user cannot reach", func(t *testing.T) {
+		if err := os.MkdirAll(filepath.Join(under, "shut", "in"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		s := shell("ls -A " + filepath.Join(under, "shut") + "; ls " + under + " | tr '\n' ' '")
+		s.Profile = "shut"
+		if out := runOK(t, c, s); out != "project shut " {
+			t.Errorf("run = %q; want the directory above the denied path covered", out)
+		}
+	})
+	t.Run("other uids are refused", func(t *testing.T) {
+		for _, profile := range []string{"dynamic", "named"} {
+			s := shell("id")
+			s.Profile = profile
+			_, err := c.Spawn(soon(t), s)
+			e := refused(t, "Spawn("+profile+")", err, proto.CodeUnsupported)
+			if !strings.Contains(e.Message, "run_as") || !strings.Contains(e.Hint, "run pinfoldd as root") {
+				t.Errorf("Spawn(%s) = %q, hint %q; want run_as and its cure", profile, e.Message, e.Hint)
 			}
-		},
-		"user namespace": func(t *testing.T) {
-			s := shell("id -u; cat /proc/self/uid_map | tr -s ' '")
-			s.Profile = "inside"
-			if out := runOK(t, c, s); out != "54321\n 54321 54321 1\n" {
-				t.Errorf("run with userns: on = %q; want the one uid", out)
-			}
-		},
-		"root inside": func(t *testing.T) {
-			s := shell("id -u; id -un; touch f && ls -n f | tr -s ' '")
-			s.Profile = "root-inside"
-			if out := runOK(t, c, s); !strings.HasPrefix(out, "0\nroot\n") || !strings.Contains(out, " 0 0 ") {
-				t.Errorf("run with allow_root = %q; want uid 0 inside", out)
-			}
-		},
-		"listed": func(t *testing.T) {
-			s := python("import errno, os\ntry:\n    os.memfd_create('x')\n    print('made')\nexcept OSError as e:\n    print(errno.errorcode[e.errno])")
-			s.Profile = "listed"
-			if out := runOK(t, c, s); out != "EPERM\n" {
-				t.Errorf("memfd_create with exec: listed = %q; want EPERM by the filter", out)
-			}
-		},
-		"strict": func(t *testing.T) {
-			s := shell("echo yes")
-			s.Profile = "strict"
-			if out := runOK(t, c, s); out != "yes\n" {
-				t.Errorf("run with seccomp: strict = %q; want yes", out)
-			}
-		},
-		"kept home": func(t *testing.T) {
-			for i, want := range []string{"none\n", "kept\n"} {
-				s := shell(`cat ~/note 2>/dev/null || echo none; echo kept > ~/note`)
-				s.Profile = "kept"
-				if out := runOK(t, c, s); out != want {
-					t.Errorf("run %d = %q; want %q", i, out, want)
-				}
-			}
-		},
-		"other uids are refused": func(t *testing.T) {
-			for _, profile := range []string{"dynamic", "named"} {
-				s := shell("id")
-				s.Profile = profile
-				_, err := c.Spawn(soon(t), s)
-				e := refused(t, "Spawn("+profile+")", err, proto.CodeUnsupported)
-				if !strings.Contains(e.Message, "run_as") || !strings.Contains(e.Hint, "run pinfoldd as root") {
-					t.Errorf("Spawn(%s) = %q, hint %q; want run_as and its cure", profile, e.Message, e.Hint)
-				}
-			}
-		},
-	} {
-		t.Run(name, check)
-	}
+		}
+	})
 	d.checkOthersRefused()
 	d.checkRecord()
 }
@@ -343,7 +350,7 @@ func (d *daemon) checkOthersRefused() {
 // checkRecord looks at the enforcement record of one spawn.
 func (d *daemon) checkRecord() {
 	d.t.Helper()
-	p := spawn(d.t, d.as(callerUID), shell("exec sleep 60"))
+	p := spawn(d.t, d.caller(), shell("exec sleep 60"))
 	var e struct {
 		UID        uint32            `json:"uid"`
 		GID        uint32            `json:"gid"`
@@ -387,7 +394,7 @@ func (d *daemon) checkRecord() {
 func TestRootlessLeavesNothing(t *testing.T) {
 	t.Parallel()
 	d := startOrdinary(t, fmt.Sprintf(ordinaryPolicy, "/srv"))
-	c := d.as(callerUID)
+	c := d.caller()
 	const rounds, parallel = 20, 10
 	for range rounds {
 		done := make(chan error, parallel)
