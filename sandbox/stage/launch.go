@@ -46,6 +46,11 @@ func (s *server) launch(ctx context.Context, raw []byte, files []*os.File) (any,
 	if s.pens.full() {
 		return nil, nil, errBusy
 	}
+	give, err := s.starts.take(ctx, peer.UID)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer give()
 	select {
 	case s.launches <- struct{}{}:
 	case <-ctx.Done():
