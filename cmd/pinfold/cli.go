@@ -87,9 +87,9 @@ func (c *cli) report(cmd *cobra.Command, err error) int {
 		code = exitRunFailed
 	}
 	s := c.style(c.stderr)
-	text := s.red(cmd.CommandPath()+":") + " " + err.Error() + "\n"
+	text := s.red(cmd.CommandPath()+":") + " " + legible(err.Error()) + "\n"
 	if hint != "" {
-		text += s.dim("  try: ") + hint + "\n"
+		text += s.dim("  try: ") + legible(hint) + "\n"
 	}
 	// Nothing is left to do where even standard error cannot be written.
 	_, _ = io.WriteString(c.stderr, text)

@@ -76,7 +76,7 @@ func explainText(a *proto.ExplainResp, s style) string {
 	add("hint", a.Hint)
 	text += table(rows)
 	if a.Text != "" {
-		text += a.Text
+		text += legible(a.Text)
 		if text[len(text)-1] != '\n' {
 			text += "\n"
 		}

@@ -148,7 +148,7 @@ func (c *cli) tell(v *proto.Verdict) {
 // warn says something on standard error that does not change the outcome.
 func (c *cli) warn(command string, err error) {
 	s := c.style(c.stderr)
-	_, _ = io.WriteString(c.stderr, fmt.Sprintf("%s %s\n", s.yellow("pinfold "+command+":"), err))
+	_, _ = io.WriteString(c.stderr, fmt.Sprintf("%s %s\n", s.yellow("pinfold "+command+":"), legible(err.Error())))
 }
 
 // runCode is the exit code of run for a verdict.

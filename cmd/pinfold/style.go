@@ -50,6 +50,23 @@ func plain(text string) string {
 	return strconv.Quote(text)
 }
 
+// legible makes running text that comes from elsewhere safe for a terminal: what is
+// neither printable nor the end of a line is escaped.
+func legible(text string) string {
+	var b strings.Builder
+	for len(text) > 0 {
+		r, n := utf8.DecodeRuneInString(text)
+		if r == '\n' || strconv.IsPrint(r) && (r != utf8.RuneError || n > 1) {
+			b.WriteString(text[:n])
+		} else {
+			q := strconv.Quote(text[:n])
+			b.WriteString(q[1 : len(q)-1])
+		}
+		text = text[n:]
+	}
+	return b.String()
+}
+
 // table lays out rows in columns two spaces apart; the last column is not padded.
 func table(rows [][]string) string {
 	var widths []int
