@@ -142,8 +142,7 @@ func TestAFullDiskRefusesNewSpawnsAndRunningOnesGoOn(t *testing.T) {
 			fill(t, filepath.Join(disk, "filler"))
 			eventually(t, "a spawn tells of the full disk", func() bool {
 				q, err := c.Spawn(soon(t), proto.Spawn{Cmd: []string{"echo", "x"}})
-				var e *client.Error
-				if errors.As(err, &e) {
+				if e, ok := errors.AsType[*client.Error](err); ok {
 					if e.Code != proto.CodeAuditUnavailable || !e.Retryable || e.Hint == "" {
 						t.Fatalf("Spawn() on a full disk = %v; want audit_unavailable, retryable, with a hint", err)
 					}

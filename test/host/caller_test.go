@@ -35,8 +35,8 @@ func (j *joined) Close() error {
 	return err
 }
 
-// as is a session of another uid.
-func (d *daemon) as(uid uint32) *client.Client {
+// caller is a session of the made-up user.
+func (d *daemon) caller() *client.Client {
 	d.t.Helper()
 	if err := os.Chmod(d.sock, 0o666); err != nil {
 		d.t.Fatal(err)
@@ -44,7 +44,7 @@ func (d *daemon) as(uid uint32) *client.Client {
 	j := &joined{cmd: exec.Command(program(d.t, "helper"))}
 	j.cmd.Env = []string{helperVar + "=join", helperArg + "=" + d.sock}
 	j.cmd.Dir = "/"
-	j.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+	j.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: callerUID, Gid: callerUID}}
 	j.cmd.Stderr = d.log
 	in, err1 := j.cmd.StdinPipe()
 	out, err2 := j.cmd.StdoutPipe()
@@ -55,7 +55,7 @@ func (d *daemon) as(uid uint32) *client.Client {
 	c := client.New(j)
 	d.t.Cleanup(func() { _ = c.Close() })
 	if r, err := c.Handshake(soon(d.t), &proto.Handshake{}); err != nil || !r.OK {
-		d.t.Fatalf("Handshake() as uid %d = %+v, %v; want a session", uid, r, err)
+		d.t.Fatalf("Handshake() as uid %d = %+v, %v; want a session", callerUID, r, err)
 	}
 	return c
 }
@@ -64,7 +64,7 @@ func (d *daemon) as(uid uint32) *client.Client {
 // caller.
 func agents(t *testing.T) (under, project string) {
 	t.Helper()
-	under, err := os.MkdirTemp("/srv", "pinfold-test-agents-")
+	under, err := os.MkdirTemp("/srv", "pinfold-test-agents-") //nolint:usetesting // not below /tmp, which a pen has of its own
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,7 +150,7 @@ func TestAnOrdinaryCallerInItsWorkspace(t *testing.T) {
 			under, project := agents(t)
 			put(t, project, "given", "from outside\n")
 			d := start(t, forCaller(under, plainFS+"    run_as: "+runAs+"\n"))
-			c := d.as(callerUID)
+			c := d.caller()
 			out := runOK(t, c, in(project, `pwd; cd "$(pwd)" && cat given && echo made > made && mkdir -p sub/deep && echo x > sub/deep/x && mv made moved && chmod 600 moved && ls -d "$HOME" >/dev/null && echo h > "$HOME/h" && mktemp -d >/dev/null && whoami >/dev/null && id -u`))
 			lines := strings.Split(strings.TrimSpace(out), "\n")
 			if len(lines) != 3 || lines[0] != project || lines[1] != "from outside" {
@@ -192,7 +192,7 @@ func TestCwdRules(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = os.Remove(under + "-evil") })
 	d := start(t, forCaller(under, plainFS))
-	c := d.as(callerUID)
+	c := d.caller()
 	for _, tt := range []struct {
 		cwd  string
 		code proto.Code
@@ -232,7 +232,7 @@ func TestADenyInsideAnAllowHolds(t *testing.T) {
 			put(t, project, ".git/index", "index\n")
 			fs := strings.Replace(plainFS, "      missing:", "      deny: [ \"${workspace}/.git/hooks\", \"${workspace}/.git/config\" ]\n      missing:", 1)
 			d := start(t, forCaller(under, fs+"    run_as: "+runAs+"\n"))
-			c := d.as(callerUID)
+			c := d.caller()
 			script := `
 import errno, os
 def attempt(name, f, *args):
@@ -293,7 +293,7 @@ func TestAnAbsentDenyHasAPlaceholderForAWhile(t *testing.T) {
 	under, project := agents(t)
 	fs := strings.Replace(plainFS, "      missing:", "      deny: [ \"${workspace}/.git/hooks\" ]\n      absent: placeholder\n      missing:", 1)
 	d := start(t, forCaller(under, fs))
-	c := d.as(callerUID)
+	c := d.caller()
 	var procs []*client.Process
 	for range 2 {
 		s := proto.Spawn{Cmd: []string{"sh", "-c", `mkdir -p .git/hooks 2>/dev/null && echo evil > .git/hooks/x 2>/dev/null && echo broken; mv .git .git2 2>/dev/null && echo moved; echo ready; cat`}, Cwd: project}
@@ -332,7 +332,7 @@ func TestSecretsAreHidden(t *testing.T) {
 	t.Parallel()
 	under, project := agents(t)
 	d := start(t, forCaller(under, strings.Replace(plainFS, "/etc/ssl", "/etc, /root, /var", 1)))
-	c := d.as(callerUID)
+	c := d.caller()
 	out := runOK(t, c, in(project, `for f in /etc/shadow /etc/gshadow /etc/ssh /root /var/lib/pinfold; do cat $f 2>/dev/null | grep -q . && echo "read $f"; ls $f/* >/dev/null 2>&1 && echo "listed $f"; done; cat /etc/hostname; whoami; cat /etc/os-release >/dev/null && echo rest`))
 	if want := fmt.Sprintf("pinfold\nu%d\nrest\n", callerUID); out != want {
 		t.Errorf("secrets = %q; want none readable, the rest there: %q", out, want)
@@ -367,7 +367,7 @@ func TestAPenIsNoCaller(t *testing.T) {
 		t.Fatalf("pinfoldd = %v; want it ready\n%s", err, d.log)
 	}
 	t.Cleanup(d.stop)
-	c := d.as(callerUID)
+	c := d.caller()
 	s := python(`
 import socket
 s = socket.socket(socket.AF_UNIX)
@@ -396,7 +396,7 @@ func TestAWorkspaceBelowTmp(t *testing.T) {
 		t.Fatalf("pinfoldd = %v; want it ready\n%s", err, d.log)
 	}
 	t.Cleanup(d.stop)
-	c := d.as(callerUID)
+	c := d.caller()
 	if out := runOK(t, c, in(project, `pwd; cat given; echo x > y; echo z > /tmp/private; ls /tmp`)); !strings.HasPrefix(out, project+"\nfrom outside\n") {
 		t.Errorf("run below /tmp = %q; want the workspace there", out)
 	}

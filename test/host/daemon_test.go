@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -65,7 +66,7 @@ func prepare(t *testing.T, policy string) *daemon {
 	t.Helper()
 	testkit.NeedRoot(t)
 	testkit.NeedCgroup(t)
-	dir, err := os.MkdirTemp("", "pinfold-test-")
+	dir, err := os.MkdirTemp("", "pinfold-test-") //nolint:usetesting // short enough for a socket, and open to other uids
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -195,8 +196,8 @@ func (d *daemon) scrub() {
 		d.t.Errorf("mountinfo: %v", err)
 	}
 	lines := strings.Split(string(table), "\n")
-	for i := len(lines) - 1; i >= 0; i-- {
-		if f := strings.Fields(lines[i]); len(f) > 4 && strings.HasPrefix(f[4], d.dir+"/") {
+	for _, line := range slices.Backward(lines) {
+		if f := strings.Fields(line); len(f) > 4 && strings.HasPrefix(f[4], d.dir+"/") {
 			if err := syscall.Unmount(f[4], syscall.MNT_DETACH); err != nil {
 				d.t.Logf("umount %s: %v", f[4], err)
 			}

@@ -206,12 +206,6 @@ func TestTimeouts(t *testing.T) {
 	}
 }
 
-// limited is a spawn with limits of its own.
-func limited(s proto.Spawn, l proto.Limits) proto.Spawn {
-	s.Limits = &l
-	return s
-}
-
 // TestATimeoutAboveThePolicysIsClamped, as the public client sends it.
 func TestATimeoutAboveThePolicysIsClamped(t *testing.T) {
 	t.Parallel()

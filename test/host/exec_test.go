@@ -17,7 +17,7 @@ import (
 func TestWhatAProgramNeeds(t *testing.T) {
 	t.Parallel()
 	d := prepare(t, "x")
-	dir, err := os.MkdirTemp("/var/lib", "pinfold-test-") // no pen can write there
+	dir, err := os.MkdirTemp("/var/lib", "pinfold-test-") //nolint:usetesting // where no pen can write
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +84,7 @@ func TestWhatAProgramNeeds(t *testing.T) {
 			best = min(best, time.Since(at))
 			e := refused(t, "Spawn("+tt.name+")", err, tt.code)
 			for _, w := range tt.words {
-				if !strings.Contains(e.Error(), w) {
+				if !strings.Contains(e.Message, w) {
 					t.Errorf("Spawn(%s) = %v; want %q in it", tt.name, e, w)
 				}
 			}

@@ -2,7 +2,6 @@ package host
 
 import (
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"strings"
@@ -159,7 +158,7 @@ func TestHalfALineIsNoMessage(t *testing.T) {
 	w.ask("proc/spawn/req", "s", `,"cmd":["cat"]`)
 	f := w.answerTo("s")
 	w.bytes([]byte(`{"type":"proc/kill/req","id":"k","version":"1.0","ts":1,"proc_id":"` + f.ProcID + `"}`)) // no newline
-	if err := w.conn.(*net.UnixConn).CloseWrite(); err != nil {
+	if err := w.unix().CloseWrite(); err != nil {
 		t.Fatal(err)
 	}
 	op := d.dial(proto.Handshake{Role: proto.RoleOperator})
@@ -183,7 +182,7 @@ func TestAConnectionInOtherHandsIsClosed(t *testing.T) {
 	d := start(t, "")
 	w := d.connect()
 	w.hello("")
-	f, err := w.conn.(*net.UnixConn).File()
+	f, err := w.unix().File()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -225,7 +224,7 @@ func TestPassedDescriptorsAreClosed(t *testing.T) {
 	defer func() { _ = r.Close() }()
 	for i := range 20 {
 		line := fmt.Sprintf(`{"type":"ping","id":"p%d","version":"1.0","ts":1}`+"\n", i)
-		if _, _, err := w.conn.(*net.UnixConn).WriteMsgUnix([]byte(line), syscall.UnixRights(int(p.Fd()), int(p.Fd())), nil); err != nil {
+		if _, _, err := w.unix().WriteMsgUnix([]byte(line), syscall.UnixRights(int(p.Fd()), int(p.Fd())), nil); err != nil {
 			t.Fatal(err)
 		}
 		if f := w.next(); f.Type != proto.TypePong {

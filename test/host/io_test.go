@@ -88,7 +88,11 @@ func TestSplitCharactersArriveWhole(t *testing.T) {
 		if err != nil {
 			t.Fatalf("DecodeAnswer(%s) = %v; want none", f.raw, err)
 		}
-		piece := m.(*proto.ReadEvent).Data.Text
+		e, ok := m.(*proto.ReadEvent)
+		if !ok {
+			t.Fatalf("DecodeAnswer(%s) = %T; want an event", f.raw, m)
+		}
+		piece := e.Data.Text
 		if b64 := strings.Contains(string(f.Data), "b64"); b64 == utf8.Valid(piece) {
 			t.Errorf("%s: b64 = %v; want it only for what is no UTF-8", f.raw, b64)
 		}

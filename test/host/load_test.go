@@ -28,7 +28,7 @@ const (
 // broken makes programs that pass every check before their exec and fail there.
 func broken(t *testing.T) (dir, elf, script string) {
 	t.Helper()
-	dir, err := os.MkdirTemp("/srv", "pinfold-test-broken-")
+	dir, err := os.MkdirTemp("/srv", "pinfold-test-broken-") //nolint:usetesting // where no pen can write
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -199,7 +199,7 @@ func TestSpawnErrorsAreToldApart(t *testing.T) {
 		{proto.Spawn{Cmd: []string{"ls"}, Cwd: "/etc"}, proto.CodeDenied, "/etc"},
 		{proto.Spawn{Cmd: []string{"ls"}, Cwd: "/nosuchdir"}, proto.CodeDenied, "/nosuchdir"},
 		{proto.Spawn{Cmd: []string{"ls"}, Cwd: "relative"}, proto.CodeSchemaViolation, "relative"},
-		{proto.Spawn{Cmd: []string{"ls"}, Profile: "defualt"}, proto.CodeDenied, "defualt"},
+		{proto.Spawn{Cmd: []string{"ls"}, Profile: "defalt"}, proto.CodeDenied, "defalt"},
 		{proto.Spawn{Cmd: []string{"ls"}, SessionID: "another"}, proto.CodeUnknownSession, "another"},
 		{proto.Spawn{Cmd: []string{"ls"}, Env: map[string]string{"LD_PRELOAD": "/x.so"}}, proto.CodeDenied, "LD_PRELOAD"},
 	} {

@@ -119,15 +119,18 @@ func await(t *testing.T, p *client.Process, text string) string {
 }
 
 // refused checks that err is a refusal with a code.
-func refused(t *testing.T, what string, err error, code proto.Code) *client.Error {
+func refused(t *testing.T, what string, err error, code proto.Code) *refusal {
 	t.Helper()
-	var e *client.Error
-	if !errors.As(err, &e) || e.Code != code {
+	e, ok := errors.AsType[*client.Error](err)
+	if !ok || e.Code != code {
 		t.Errorf("%s = %v; want a refusal with code %s", what, err, code)
-		return &client.Error{}
+		return &refusal{}
 	}
-	return e
+	return (*refusal)(e)
 }
+
+// refusal is a client.Error to look into, which is no error of the test's.
+type refusal client.Error
 
 // wire is a connection on which a test writes and reads every byte itself.
 type wire struct {
@@ -175,14 +178,13 @@ func newWire(t *testing.T, conn net.Conn) *wire {
 }
 
 // hello shakes hands; extra is further fields, with a comma before.
-func (w *wire) hello(extra string) string {
+func (w *wire) hello(extra string) {
 	w.t.Helper()
 	w.send(`{"type":"handshake/req","id":"hello","version":"1.0","ts":1,"agent_id":"t","agent_caps":["proc"],"auth_token":""` + extra + `}`)
 	f := w.next()
 	if f.Type != proto.TypeHandshakeResp || !f.OK {
 		w.t.Fatalf("handshake = %s; want ok", f.raw)
 	}
-	return f.Session
 }
 
 func (w *wire) send(line string) {
@@ -256,7 +258,7 @@ func (w *wire) answerTo(id string) frame {
 func (w *wire) closed() {
 	w.t.Helper()
 	for {
-		if _, err := w.read(); err == io.EOF {
+		if _, err := w.read(); errors.Is(err, io.EOF) {
 			return
 		} else if err != nil && !strings.Contains(err.Error(), "reset by peer") {
 			w.t.Fatalf("read = %v; want the end of the connection", err)
@@ -264,4 +266,14 @@ func (w *wire) closed() {
 			return
 		}
 	}
+}
+
+// unix is the connection with what only a Unix socket can do.
+func (w *wire) unix() *net.UnixConn {
+	w.t.Helper()
+	conn, ok := w.conn.(*net.UnixConn)
+	if !ok {
+		w.t.Fatalf("the connection is a %T; want a Unix socket", w.conn)
+	}
+	return conn
 }
