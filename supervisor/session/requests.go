@@ -169,28 +169,12 @@ func (s *Session) killDead(p *process, r *proto.KillReq, answer respond) {
 	p.await(&waiter{done: dead})
 }
 
+// signalOf is the number of a signal that the wire names; 0 for one that it has not.
 func signalOf(sig proto.Signal) syscall.Signal {
-	switch sig {
-	case proto.SigTerm:
-		return syscall.SIGTERM
-	case proto.SigKill:
-		return syscall.SIGKILL
-	case proto.SigInt:
-		return syscall.SIGINT
-	case proto.SigHup:
-		return syscall.SIGHUP
-	case proto.SigQuit:
-		return syscall.SIGQUIT
-	case proto.SigUsr1:
-		return syscall.SIGUSR1
-	case proto.SigUsr2:
-		return syscall.SIGUSR2
-	case proto.SigCont:
-		return syscall.SIGCONT
-	case proto.SigStop:
-		return syscall.SIGSTOP
-	case proto.SigWinch:
-		return syscall.SIGWINCH
+	for n := range lastSignal + 1 {
+		if n > 0 && signalName(n) == string(sig) {
+			return syscall.Signal(n)
+		}
 	}
 	return 0
 }

@@ -83,8 +83,11 @@ func output(c relay.Counts) proto.OutputCount {
 	return proto.OutputCount{Stdout: proto.Size(c.Stdout), Stderr: proto.Size(c.Stderr), Dropped: proto.Size(c.Dropped), Drained: c.Drained}
 }
 
-// sigKill is SIGKILL, signal(7).
-const sigKill = 9
+// Numbers of signals, signal(7).
+const (
+	sigKill    = 9
+	lastSignal = 31 // that has a name
+)
 
 // signalName returns the name of a signal as the wire has it, or its number for a
 // real-time signal.
