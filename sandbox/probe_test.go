@@ -289,6 +289,12 @@ func TestExplain(t *testing.T) {
 			"kernel.apparmor_restrict_unprivileged_userns is 1: only root and programs with an AppArmor profile may use user namespaces",
 			"sysctl -w kernel.apparmor_restrict_unprivileged_userns=0",
 		},
+		{ // inside the stage's own user namespace
+			FeatureMountNS, &blocked{call: `mount("none")`, errno: unix.EPERM},
+			host{privileged: true, mapped: true, sysctl: map[string]string{"kernel.apparmor_restrict_unprivileged_userns": "1"}},
+			"kernel.apparmor_restrict_unprivileged_userns is 1: only root and programs with an AppArmor profile may use user namespaces",
+			"sysctl -w kernel.apparmor_restrict_unprivileged_userns=0",
+		},
 		{
 			FeatureUserNS, &blocked{call: clone, errno: unix.EPERM},
 			host{privileged: true, sysctl: map[string]string{"kernel.apparmor_restrict_unprivileged_userns": "1"}},

@@ -188,7 +188,7 @@ const ordinaryPolicy = `version: 1
 callers:
   - name: everybody
     match: { users: ["*"] }
-    profiles: [work, inside, root-inside, listed, dynamic, named, strict, kept, shut]
+    profiles: [work, inside, root-inside, listed, dynamic, named, strict, kept, shut, by-root, by-other]
 profiles:
   work:
     commands: [python3, bash, sh, ls, cat, echo, env, mkdir, rm, touch, stat, sleep, "true", id, whoami, pwd, grep, tr]
@@ -207,6 +207,8 @@ profiles:
   named: { extends: work, run_as: nobody }
   strict: { extends: work, seccomp: strict }
   kept: { extends: work, fs: { home: cache(tools) } }
+  by-root: { extends: work, fs: { read: ["%[1]s/by-root/sub"] } }
+  by-other: { extends: work, fs: { read: ["%[1]s/by-other/sub"] } }
   shut: { extends: work, fs: { read: ["%[1]s"], deny: ["%[1]s/shut/in/it"] } }
 `
 
@@ -319,6 +321,25 @@ except OSError:
 		s.Profile = "shut"
 		if out := runOK(t, c, s); out != "project shut " {
 			t.Errorf("run = %q; want the directory above the denied path covered", out)
+		}
+	})
+	t.Run("symlinks on the way to a source", func(t *testing.T) {
+		const other = callerUID + 1
+		for name, uid := range map[string]int{"by-root": 0, "by-other": other} {
+			link := filepath.Join(under, name)
+			if err := errors.Join(os.Symlink(project, link), os.Lchown(link, uid, uid)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s := shell("ls -d " + under + "/*/sub")
+		s.Profile = "by-root"
+		if out := runOK(t, c, s); !strings.HasSuffix(out, "/by-root/sub\n") {
+			t.Errorf("run through root's symlink = %q; want the source in the view", out)
+		}
+		s.Profile = "by-other"
+		_, err := c.Spawn(soon(t), s)
+		if e := refused(t, "Spawn(by-other)", err, proto.CodeStartFailed); !strings.Contains(e.Message, "follow the symlink of uid 54322") {
+			t.Errorf("Spawn through another user's symlink = %q; want it named", e.Message)
 		}
 	})
 	t.Run("other uids are refused", func(t *testing.T) {
@@ -454,6 +475,7 @@ func TestRootlessPrograms(t *testing.T) {
 	}
 	o.checkScope(none)
 	o.checkNoUserNS(none)
+	o.checkMaskedProc(none)
 }
 
 // ownerCanMake says whether anybody may make cgroups where this test runs.
@@ -512,6 +534,21 @@ func (o *ordinary) checkScope(none string) {
 	}
 	if err := os.Remove(filepath.Join(o.dir, "run", "systemd")); err != nil {
 		o.t.Error(err)
+	}
+}
+
+// checkMaskedProc covers a file of /proc, as containers do.
+func (o *ordinary) checkMaskedProc(none string) {
+	o.t.Helper()
+	for _, args := range [][]string{{"doctor"}, {"run", "--socket", none, "--", "true"}} {
+		cmd := o.command("pinfold", args...)
+		cmd.Args = slices.Insert(cmd.Args, 0, "unshare", "--mount", "sh", "-c", `mount --bind /dev/null /proc/keys && exec "$@"`, "sh")
+		cmd.Args[6] = cmd.Path
+		cmd.Path = testkit.NeedProgram(o.t, "unshare")
+		out, errs, code := result(o.t, cmd)
+		if code == 0 || !strings.Contains(out+errs, "parts of /proc are masked outside") || !strings.Contains(out+errs, "systempaths=unconfined") {
+			o.t.Errorf("pinfold %s with a masked /proc = %d, %q, %q; want it named with its cure", args[0], code, out, errs)
+		}
 	}
 }
 
