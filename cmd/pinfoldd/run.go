@@ -80,6 +80,9 @@ func run(ctx context.Context, args, env []string, stderr io.Writer) int {
 	log := slog.New(slog.NewTextHandler(stderr, nil))
 	c, err := config(o, env, log, stderr)
 	if err == nil {
+		err = sandbox.KeepSecrets()
+	}
+	if err == nil {
 		hup := make(chan os.Signal, 1)
 		signal.Notify(hup, syscall.SIGHUP)
 		c.Reload = hup

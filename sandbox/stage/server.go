@@ -53,11 +53,13 @@ func Run(ctx context.Context, args []string, stderr io.Writer) int {
 	if c.ordinary() {
 		return enter(ctx, args, stderr)
 	}
-	if !c.Entered { // there the kernel would give its children's maps to root, and keep nobody from anything: user_namespaces(7)
-		if err := linux.NotDumpable(); err != nil {
-			fmt.Fprintln(stderr, "pinfold-stage:", err)
-			return 1
-		}
+	keep := sandbox.KeepSecrets
+	if c.Entered { // there the kernel would give its children's maps to root, and keep nobody from anything: user_namespaces(7)
+		keep = sandbox.LimitCore
+	}
+	if err := keep(); err != nil {
+		fmt.Fprintln(stderr, "pinfold-stage:", err)
+		return 1
 	}
 	conn, err := linux.Pollable(os.NewFile(connFD, "daemon"))
 	if err == nil {
