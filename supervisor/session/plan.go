@@ -163,20 +163,26 @@ func private(g *policy.Grant) []sandbox.Tmpfs {
 func inodes(size policy.Bytes) int64 { return max(minInodes, int64(size/perInode)) }
 
 // denies lists what exists in the view and must not be read, or not be written.
-// The built-in paths are skipped where nothing of the view would show them.
+// The built-in paths are skipped where nothing of the view would show them. Those
+// that are absent from a tree that the pen may write are looked for at the end, and
+// the verdict tells which it made: placeholders for all of them would break the
+// programs outside that read them.
 func denies(g *policy.Grant) []sandbox.Deny {
 	var ds []sandbox.Deny
 	for _, d := range g.Deny {
 		ds = append(ds, sandbox.Deny{Path: d.Path, Absent: sandbox.Absent(d.Absent)})
 	}
 	for _, h := range g.Hidden {
-		if visible(g, h) {
+		switch {
+		case writable(g, h):
+			ds = append(ds, sandbox.Deny{Path: h, Absent: sandbox.AbsentCheck})
+		case visible(g, h):
 			ds = append(ds, sandbox.Deny{Path: h, Absent: sandbox.AbsentSkip})
 		}
 	}
 	for _, u := range g.Unwritable {
 		if writable(g, u) {
-			ds = append(ds, sandbox.Deny{Path: u, Absent: sandbox.AbsentSkip, Readable: true})
+			ds = append(ds, sandbox.Deny{Path: u, Absent: sandbox.AbsentCheck, Readable: true})
 		}
 	}
 	return ds

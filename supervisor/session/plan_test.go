@@ -188,3 +188,24 @@ func TestTidyKeepsParentsFirstAndRights(t *testing.T) {
 		t.Errorf("tidy() = %v; want %v: the listed file keeps its own bind, what a bind shows already goes, a synthetic file beats the host's", got, want)
 	}
 }
+
+// TestPlanBuiltInDenies has a pen write the home itself: what is denied there and
+// absent is never passed over in silence.
+func TestPlanBuiltInDenies(t *testing.T) {
+	source := policy.Source{Name: "policy.yaml", Data: []byte(`version: 1
+callers: [ { name: agents, match: { uid: 1000 }, profiles: [work] } ]
+profiles:
+  work:
+    commands: [git]
+    fs: { read: [ /usr, "${home}" ], write: [ "${workspace}", "${home}" ], home: none }
+`)}
+	spec, _ := Plan(grant(t, source, agent(), policy.Request{Cmd: []string{"git"}}), Place{UID: 1000, GID: 1000})
+	for _, want := range []sandbox.Deny{
+		{Path: "/home/agent/.ssh", Absent: sandbox.AbsentCheck},
+		{Path: "/home/agent/.bashrc", Absent: sandbox.AbsentCheck, Readable: true},
+	} {
+		if !slices.Contains(spec.Profile.Deny, want) {
+			t.Errorf("Plan() denies %+v; want %+v among them", spec.Profile.Deny, want)
+		}
+	}
+}
