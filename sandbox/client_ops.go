@@ -62,7 +62,8 @@ type Launched struct {
 	InitPid     int         `json:"init_pid"`
 	Pid         int         `json:"pid"`
 	Enforcement Enforcement `json:"enforcement"`
-	Files       []string    `json:"files"` // what each descriptor is: init, target, status, stdin, stdout, stderr, pty, relay
+	Laps        []Lap       `json:"laps,omitzero"` // where Command.Timed asked for them
+	Files       []string    `json:"files"`         // what each descriptor is: init, target, status, stdin, stdout, stderr, pty, relay
 }
 
 // The descriptors of a Launched.
@@ -88,7 +89,7 @@ func (s *Stage) Launch(ctx context.Context, conn *os.File, spec Spec, attach []*
 	if err != nil {
 		return nil, err
 	}
-	p := &Pen{stage: s, id: l.Pen, InitPid: l.InitPid, Pid: l.Pid, Enforcement: l.Enforcement, program: spec.Command.Program}
+	p := &Pen{stage: s, id: l.Pen, InitPid: l.InitPid, Pid: l.Pid, Enforcement: l.Enforcement, Laps: l.Laps, program: spec.Command.Program}
 	p.files, err = byName(l.Files, files)
 	if err == nil && s.v2() != "" {
 		p.job = filepath.Join(s.v2(), spec.Command.Cgroup, "job")

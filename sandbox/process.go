@@ -23,6 +23,7 @@ type Pen struct {
 	Enforcement Enforcement // what the kernel showed at the gate
 	InitPid     int         // PID 1 of the pen, as this process sees it
 	Pid         int         // the target, as this process sees it
+	Laps        []Lap       // of the launch, where they were asked for
 
 	stage   *Stage
 	id      uint64

@@ -252,6 +252,7 @@ type Command struct {
 	Join      []JoinFile `json:"join"`   // cgroup v1 directories that the target enters beside Cgroup, in order
 	Rows      uint16     `json:"rows"`   // terminal size with PTY
 	Cols      uint16     `json:"cols"`
+	Timed     bool       `json:"timed,omitzero"` // the answer has the laps of the launch
 }
 
 // JoinFile is a file of a cgroup v1 hierarchy through which the target enters a

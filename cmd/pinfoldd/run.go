@@ -77,7 +77,7 @@ func run(ctx context.Context, args, env []string, stderr io.Writer) int {
 		_, _ = fmt.Fprintf(stderr, "pinfoldd %s\n", supervisor.Version())
 		return exitOK
 	}
-	log := slog.New(slog.NewTextHandler(stderr, nil))
+	log := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level(env)}))
 	c, err := config(o, env, log, stderr)
 	if err == nil {
 		err = sandbox.KeepSecrets()

@@ -28,7 +28,10 @@ func (l *launcher) gate(ctx context.Context) (sandbox.Enforcement, error) {
 	if err := l.status.SetReadDeadline(time.Time{}); err != nil {
 		return sandbox.Enforcement{}, failed("wait for the last gate", err)
 	}
-	return l.verify()
+	l.laps.Lap("launch.pid1")
+	e, err := l.verify()
+	l.laps.Lap("launch.verify")
+	return e, err
 }
 
 // await returns once the target says that it goes to its last gate, or with the

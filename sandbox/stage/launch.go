@@ -81,16 +81,23 @@ func (s *server) launchProfile(ctx context.Context, p *profile, c *sandbox.Comma
 	if err := s.lacks(&p.Profile); err != nil {
 		return nil, nil, err
 	}
+	var laps *sandbox.Laps
+	if c.Timed {
+		laps = sandbox.NewLaps(time.Now())
+	}
 	m, err := s.build(p, c, peer, attach)
 	if err != nil {
 		return nil, nil, err
 	}
-	l := &launcher{s: s, p: p, c: c, m: m, files: map[int]int{}, lent: map[int]int{}, job: -1, gate1: -1}
+	laps.Lap("launch.mounts")
+	l := &launcher{s: s, p: p, c: c, m: m, laps: laps, files: map[int]int{}, lent: map[int]int{}, job: -1, gate1: -1}
 	defer l.close()
 	err = l.prepare()
+	laps.Lap("launch.descriptors")
 	if err == nil {
 		err = l.start()
 	}
+	laps.Lap("launch.fork")
 	if err != nil {
 		return nil, nil, errors.Join(err, s.giveBack(m))
 	}
@@ -129,6 +136,7 @@ type launcher struct {
 	c *sandbox.Command
 	m *mounts
 
+	laps    *sandbox.Laps // nil: nobody asked
 	build   sandbox.Build
 	v       *variant
 	files   map[int]int // number in PID 1 to descriptor; all are closed at the end
@@ -424,7 +432,7 @@ func (l *launcher) end() error {
 
 // answer adds the descriptors of the processes and says what was launched.
 func (l *launcher) answer(e sandbox.Enforcement) (any, []int, error) {
-	a := sandbox.Launched{Pen: l.pen.id, InitPid: l.pid, Pid: l.target, Enforcement: e}
+	a := sandbox.Launched{Pen: l.pen.id, InitPid: l.pid, Pid: l.target, Enforcement: e, Laps: l.laps.All()}
 	err := l.processes()
 	if err == nil {
 		var d int

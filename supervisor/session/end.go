@@ -146,12 +146,16 @@ func (s *Session) conclude(p *process) {
 func (s *Session) dismantle(id string, st *started) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.base), releaseTime)
 	defer cancel()
+	laps := s.newLaps(time.Now())
 	if err := st.proc.Release(ctx); err != nil {
 		s.log.Error("cannot release the pen", attrProc(id), attrErr(err))
 	}
+	laps.Lap("teardown.pen")
 	if err := st.job.Remove(ctx); err != nil {
 		s.log.Error("cannot remove the process's cgroup", attrProc(id), attrErr(err))
 	}
+	laps.Lap("teardown.cgroup")
+	s.tellLaps(id, laps)
 }
 
 // deliver sends the owner everything the process wrote, then the final event.
@@ -173,6 +177,8 @@ func (s *Session) deliver(p *process, st *started) {
 	head.Stamp(time.Now())
 	final := *p.verdict
 	final.Output = output(st.out.Counts()) // what was dropped is known for sure once all was delivered
+	p.laps.Lap("verdict")
+	s.tellLaps(p.id, p.laps)
 	line := proto.AppendFinalEvent(nil, head, st.out.NextSeq(), &final, s.opts.Form)
 	if err := s.out.link.Write(line); err != nil {
 		s.out.drop()

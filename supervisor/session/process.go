@@ -41,6 +41,7 @@ type process struct {
 	stop      context.CancelFunc // ends them
 	watched   context.Context    // ends with the main process: of what watches its limits
 	unwatch   context.CancelFunc
+	laps      *sandbox.Laps // of the steps, for the log; nil: nobody asks
 	told      chan struct{} // closed when spawn/resp was sent
 	concluded chan struct{} // closed when the verdict stands
 }
@@ -204,6 +205,7 @@ func (s *Session) timeUp(p *process, c proto.Cause) {
 // awaitExit reports the main process's end.
 func (s *Session) awaitExit(p *process, st *started) {
 	status, err := st.proc.Wait(p.ctx)
+	p.laps.Lap("exit")
 	if err != nil && p.ctx.Err() != nil {
 		return
 	}

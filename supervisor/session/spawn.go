@@ -40,6 +40,7 @@ func (s *Session) spawn(r *proto.SpawnReq, answer respond) {
 		return
 	}
 	p := &process{id: proto.NewID(), req: r, answer: answer, state: Starting, asked: time.Now(), told: make(chan struct{}), concluded: make(chan struct{})}
+	p.laps = s.newLaps(p.asked)
 	p.ctx, p.stop = context.WithCancel(s.base)
 	p.watched, p.unwatch = context.WithCancel(p.ctx)
 	s.procs[p.id] = p
@@ -107,10 +108,12 @@ func (s *Session) launch(p *process, pol *policy.Policy) (*started, *proto.Spawn
 	}
 	ctx, cancel := context.WithTimeout(p.ctx, startTime)
 	defer cancel()
+	p.laps.Lap("wait")
 	g, dir, err := s.decide(ctx, p, pol)
 	if dir != nil {
 		defer dir.Close()
 	}
+	p.laps.Lap("decide")
 	if rerr := s.recordDecision(p, g, err); rerr != nil && err == nil && pol.Audit().OnFailure == policy.FailureRefuse {
 		return fail(&auditError{rerr})
 	}
@@ -122,7 +125,9 @@ func (s *Session) launch(p *process, pol *policy.Policy) (*started, *proto.Spawn
 	if err := CheckHost(g, s.host.Stage.Features().Lacks(), s.host.Cgroups.Lacks()); err != nil {
 		return fail(err)
 	}
+	p.laps.Lap("record")
 	job, err := s.makeJob(p, g)
+	p.laps.Lap("cgroup")
 	if err != nil {
 		return fail(err)
 	}
@@ -146,6 +151,7 @@ func (s *Session) decide(ctx context.Context, p *process, pol *policy.Policy) (*
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot look at %q: %w", first(p.req.Cmd), err)
 	}
+	p.laps.Lap("look")
 	g, err := pol.Decide(s.caller, r, looked(l))
 	return g, dir, err
 }
@@ -203,10 +209,14 @@ func (s *Session) build(ctx context.Context, p *process, g *policy.Grant, job *c
 		return nil, err
 	}
 	spec, _ := Plan(g, place)
+	spec.Command.Timed = p.laps != nil
+	p.laps.Lap("plan")
 	pen, err := s.host.Stage.Launch(ctx, s.conn, spec, files)
 	if err != nil {
 		return nil, err
 	}
+	p.laps.Add(pen.Laps)
+	p.laps.Lap("launch")
 	st := &started{pid: pen.Pid, grant: g, job: job, workspace: g.Workspace.Path, pumped: make(chan struct{})}
 	abort := func(err error) (*started, error) {
 		return nil, errors.Join(err, pen.Abort(context.WithoutCancel(ctx)), os.RemoveAll(st.spool)) // no spool yet: nothing to remove
@@ -223,7 +233,9 @@ func (s *Session) build(ctx context.Context, p *process, g *policy.Grant, job *c
 	if err := s.recordStart(p, st, pen.Pid); err != nil && s.host.Policy().Audit().OnFailure == policy.FailureRefuse {
 		return abort(&auditError{err})
 	}
+	p.laps.Lap("record-start")
 	proc, err := pen.Start(ctx)
+	p.laps.Lap("exec")
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(st.spool))
 	}

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -16,12 +17,12 @@ import (
 	"pinfold/proto/client"
 )
 
-// benchPolicy has one profile with every layer, and others that leave one out each.
+// benchPolicy has one profile with every layer.
 const benchPolicy = `version: 1
 callers:
   - name: bench
     match: { users: ["*"] }
-    profiles: [all, no-netns, no-landlock, no-cgroups]
+    profiles: [all]
     run_as: dynamic
     quota: { processes: 4096, sessions: 64 }
 profiles:
@@ -32,9 +33,6 @@ profiles:
     cgroup: { memory: 1GiB, pids: 256 }
     output: { limit: 16GiB }
     timeout: { wall: off }
-  no-netns: { extends: all, net: host, controls: { netns: off } }
-  no-landlock: { extends: all, controls: { landlock: off } }
-  no-cgroups: { extends: all, controls: { cgroup.memory: off, cgroup.pids: off, cgroup.cpu: off } }
 `
 
 // daemon is a pinfoldd with the policy above.
@@ -42,15 +40,37 @@ type daemon struct {
 	cmd    *exec.Cmd
 	dir    string
 	socket string
-	log    bytes.Buffer
+	log    logged
+	env    []string
 }
 
-func startDaemon(ctx context.Context, bin string) (*daemon, error) {
+// logged is what the daemon says, written while it is read.
+type logged struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+// Write takes a piece.
+func (l *logged) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+// String is all so far.
+func (l *logged) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// startDaemon starts a daemon with env beside our own environment.
+func startDaemon(ctx context.Context, bin string, env ...string) (*daemon, error) {
 	dir, err := os.MkdirTemp("", "pinfold-bench-")
 	if err != nil {
 		return nil, err
 	}
-	d := &daemon{dir: dir, socket: filepath.Join(dir, "s")}
+	d := &daemon{dir: dir, socket: filepath.Join(dir, "s"), env: env}
 	if err := d.start(ctx, bin); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
@@ -70,6 +90,7 @@ func (d *daemon) start(ctx context.Context, bin string) error {
 	d.cmd = exec.CommandContext(context.WithoutCancel(ctx), filepath.Join(bin, "pinfoldd"),
 		"--socket", d.socket, "--state", filepath.Join(d.dir, "state"), "--policy", file, "--ready-fd", "3")
 	d.cmd.Stdout, d.cmd.Stderr = &d.log, &d.log
+	d.cmd.Env = append(os.Environ(), d.env...)
 	d.cmd.ExtraFiles = []*os.File{told}
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	err = errors.Join(d.cmd.Start(), told.Close())

@@ -188,28 +188,3 @@ func rate(ctx context.Context, n, width int, once func(context.Context) error) (
 		return float64(n) / took.Seconds(), nil
 	}
 }
-
-// measureSteps shows what each layer costs: every layer, and all but one.
-func measureSteps(ctx context.Context, o options, d *daemon) ([]row, error) {
-	c, err := d.session(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = c.Close() }()
-	cs := []contender{bare("true")}
-	for _, profile := range []string{"all", "no-netns", "no-landlock", "no-cgroups"} {
-		cs = append(cs, contender{profile, func(ctx context.Context) (time.Duration, error) {
-			total, _, _, err := spawned(ctx, c, profile, "true")
-			return total, err
-		}})
-	}
-	got, err := interleave(ctx, o.rounds, cs)
-	if err != nil {
-		return nil, err
-	}
-	rows := spawnRows("layers: ", cs, got)
-	for i := 2; i < len(rows); i++ {
-		rows[i].ratio += fmt.Sprintf(", costs %.0f µs", float64(got[1].at(0.5)-got[i].at(0.5))/float64(time.Microsecond))
-	}
-	return rows, nil
-}
