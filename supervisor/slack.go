@@ -5,8 +5,6 @@ import (
 	"os"
 	"strconv"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // slack is how late the daemon's timers may be. The Go runtime watches its threads
@@ -18,13 +16,12 @@ const slack = 500 * time.Microsecond
 // inherit it, and so does what the daemon starts. For a thread other than the
 // caller's it takes CAP_SYS_NICE: timerslack_ns in proc(5), Linux 4.6.
 func lazyTimers() error {
-	err := os.NewSyscallError("prctl PR_SET_TIMERSLACK", unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(slack.Nanoseconds()), 0, 0, 0))
-	threads, derr := os.ReadDir("/proc/self/task")
+	threads, err := os.ReadDir("/proc/self/task")
 	for _, t := range threads {
 		werr := os.WriteFile("/proc/"+t.Name()+"/timerslack_ns", []byte(strconv.FormatInt(slack.Nanoseconds(), 10)), 0)
 		if werr != nil && !errors.Is(werr, os.ErrNotExist) { // it has ended
 			err = errors.Join(err, werr)
 		}
 	}
-	return errors.Join(err, derr)
+	return err
 }

@@ -6,9 +6,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-
-	"golang.org/x/sys/unix"
+	"syscall"
 )
+
+// writeOK is W_OK of access(2).
+const writeOK = 2
 
 // scopeCommand returns the words that put a private daemon into a cgroup of its
 // own; none where it may make one beside this process.
@@ -49,7 +51,7 @@ func needScope(dir string) string {
 	switch {
 	case dir == "":
 		return ""
-	case os.Getuid() != 0 && (unix.Access(dir, unix.W_OK) != nil || unix.Access(filepath.Join(dir, "cgroup.procs"), unix.W_OK) != nil):
+	case os.Getuid() != 0 && (syscall.Access(dir, writeOK) != nil || syscall.Access(filepath.Join(dir, "cgroup.procs"), writeOK) != nil):
 		return "it is not this user's"
 	case isRoot(dir), noControllers(dir):
 		return ""

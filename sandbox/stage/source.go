@@ -18,7 +18,7 @@ func mountable(src *os.File, attr uint64) error {
 	if err != nil {
 		return err
 	}
-	switch uint32(st.Type) { //nolint:gosec // magic numbers have 32 bits
+	switch uint32(st.Type) { // magic numbers have 32 bits
 	case unix.PROC_SUPER_MAGIC, unix.CGROUP_SUPER_MAGIC, unix.CGROUP2_SUPER_MAGIC, unix.NSFS_MAGIC, unix.DEVPTS_SUPER_MAGIC,
 		unix.DEBUGFS_MAGIC, unix.TRACEFS_MAGIC, unix.SECURITYFS_MAGIC, unix.BPF_FS_MAGIC, unix.EFIVARFS_MAGIC, unix.SELINUX_MAGIC,
 		unix.BINFMTFS_MAGIC, unix.PSTOREFS_MAGIC, unix.RDTGROUP_SUPER_MAGIC, configfsMagic, fusectlMagic:

@@ -166,11 +166,10 @@ func (l *launcher) control(n sandbox.Need, e *sandbox.Enforcement, t *mountTable
 	switch n.Control {
 	case sandbox.ControlMounts:
 		err := t.check(l)
-		lack := ""
-		if err != nil {
-			lack = err.Error()
+		if err == nil && e.Namespaces["mnt"] == l.s.own["mnt"] {
+			err = errors.New("the target is in the host's mnt namespace")
 		}
-		shown(err == nil && e.Namespaces["mnt"] != l.s.own["mnt"], sandbox.ProofMount, lack)
+		shown(err == nil, sandbox.ProofMount, fmt.Sprint(err))
 	case sandbox.ControlLandlock:
 		off = off && l.m.ruleset == nil
 		shown(l.m.ruleset != nil, sandbox.ProofCanary, "this host has no Landlock")
@@ -179,7 +178,7 @@ func (l *launcher) control(n sandbox.Need, e *sandbox.Enforcement, t *mountTable
 	case sandbox.ControlCaps:
 		shown(true, sandbox.ProofProc, "") // floor has refused anything else
 	case sandbox.ControlUserNS:
-		off = off && !l.p.UserNS || !l.p.UserNS
+		off = !l.p.UserNS
 		ns("user")
 	case sandbox.ControlPidNS:
 		ns("pid")

@@ -280,10 +280,16 @@ func TestPolicy(t *testing.T) {
 		args [6]uint64
 		ret  verdict
 	}{
-		{"setrlimit", [6]uint64{core, 1}, done}, {"setrlimit", [6]uint64{1<<32 | core, 1}, done}, {"setrlimit", [6]uint64{files, 1}, allow},
-		{"prlimit64", [6]uint64{0, core, 0, 1}, allow}, {"prlimit64", [6]uint64{0, core, 1, 0}, done}, {"prlimit64", [6]uint64{0, core, 1, 1}, perm},
-		{"prlimit64", [6]uint64{0, core, 1 << 32, 0}, done}, {"prlimit64", [6]uint64{0, core, 1 << 32, 1 << 32}, perm},
-		{"prlimit64", [6]uint64{0, 1<<32 | core, 1, 0}, done}, {"prlimit64", [6]uint64{0, files, 1, 1}, allow},
+		{"setrlimit", [6]uint64{core, 1}, done},
+		{"setrlimit", [6]uint64{1<<32 | core, 1}, done},
+		{"setrlimit", [6]uint64{files, 1}, allow},
+		{"prlimit64", [6]uint64{0, core, 0, 1}, allow},
+		{"prlimit64", [6]uint64{0, core, 1, 0}, done},
+		{"prlimit64", [6]uint64{0, core, 1, 1}, perm},
+		{"prlimit64", [6]uint64{0, core, 1 << 32, 0}, done},
+		{"prlimit64", [6]uint64{0, core, 1 << 32, 1 << 32}, perm},
+		{"prlimit64", [6]uint64{0, 1<<32 | core, 1, 0}, done},
+		{"prlimit64", [6]uint64{0, files, 1, 1}, allow},
 	} {
 		nr, _ := Number(AMD64, w.name)
 		if got := c.Run(unix.AUDIT_ARCH_X86_64, int64(nr), w.args); got != uint32(w.ret) {
