@@ -5,14 +5,29 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 )
 
-// defaultSocket is where the service listens.
-const defaultSocket = "/run/pinfold/pinfold.sock"
+// serviceSocket is where the service listens.
+const serviceSocket = "/run/pinfold/pinfold.sock"
+
+// defaultSocket is the service's socket; for an ordinary user of a host without
+// one that where the user's own daemon listens.
+func (c *cli) defaultSocket() string {
+	dir := c.getenv("XDG_RUNTIME_DIR")
+	if os.Geteuid() == 0 || !filepath.IsAbs(dir) {
+		return serviceSocket
+	}
+	if _, err := os.Lstat(serviceSocket); err == nil {
+		return serviceSocket
+	}
+	return filepath.Join(dir, "pinfold", "pinfold.sock")
+}
 
 // cli is what every command has: its environment and standard streams.
 type cli struct {

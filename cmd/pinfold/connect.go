@@ -35,7 +35,7 @@ func (c *cli) connectCommand() *cobra.Command {
 			return c.connect(cmd.Context(), socket, proto.DataForm(form))
 		},
 	}
-	cmd.Flags().StringVar(&socket, "socket", defaultSocket, "the daemon's socket `PATH`")
+	cmd.Flags().StringVar(&socket, "socket", c.defaultSocket(), "the daemon's socket `PATH`")
 	cmd.Flags().StringVar(&form, "data", string(proto.DataObject), "`FORM` of data in events: object or string")
 	return cmd
 }

@@ -19,7 +19,7 @@ func (c *cli) explainCommand() *cobra.Command {
 			return c.explain(cmd.Context(), &r, args)
 		},
 	}
-	r.flags(cmd)
+	r.flags(c, cmd)
 	return cmd
 }
 

@@ -28,7 +28,7 @@ func (c *cli) killCommand() *cobra.Command {
 			return o.with(cmd.Context(), c, func(l *link) error { return c.kill(cmd.Context(), l, sig, args) })
 		},
 	}
-	o.flags(cmd)
+	o.flags(c, cmd)
 	cmd.Flags().StringVarP(&name, "signal", "s", string(proto.SigTerm), "`SIGNAL` to send")
 	return cmd
 }

@@ -19,8 +19,8 @@ type operator struct {
 	asJSON bool
 }
 
-func (o *operator) flags(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&o.socket, "socket", defaultSocket, "the daemon's socket `PATH`")
+func (o *operator) flags(c *cli, cmd *cobra.Command) {
+	cmd.Flags().StringVar(&o.socket, "socket", c.defaultSocket(), "the daemon's socket `PATH`")
 	cmd.Flags().BoolVar(&o.asJSON, "json", false, "print JSON, one object a line")
 }
 
@@ -44,7 +44,7 @@ func (c *cli) psCommand() *cobra.Command {
 			return o.with(cmd.Context(), c, func(l *link) error { return c.ps(cmd.Context(), l, &o, label) })
 		},
 	}
-	o.flags(cmd)
+	o.flags(c, cmd)
 	cmd.Flags().StringVar(&label, "label", "", "only those with `LABEL`")
 	return cmd
 }

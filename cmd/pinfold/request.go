@@ -22,9 +22,9 @@ type request struct {
 	asJSON  bool
 }
 
-func (r *request) flags(cmd *cobra.Command) {
+func (r *request) flags(c *cli, cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&r.socket, "socket", defaultSocket, "the daemon's socket `PATH`; where there is none, a private daemon is started")
+	f.StringVar(&r.socket, "socket", c.defaultSocket(), "the daemon's socket `PATH`; where there is none, a private daemon is started")
 	f.StringVar(&r.profile, "profile", "", "use profile `NAME`, one of the caller's")
 	f.StringVar(&r.cwd, "cwd", "", "working `DIR`ectory, below an allowed workspace; without it a scratch one")
 	f.StringArrayVar(&r.env, "env", nil, "add variable `K=V`; may be repeated")

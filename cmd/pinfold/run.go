@@ -29,7 +29,7 @@ func (c *cli) runCommand() *cobra.Command {
 			return c.run(cmd.Context(), &r, pty, args)
 		},
 	}
-	r.flags(cmd)
+	r.flags(c, cmd)
 	cmd.Flags().BoolVar(&pty, "pty", false, "give the command a terminal of its own")
 	return cmd
 }

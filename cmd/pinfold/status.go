@@ -25,7 +25,7 @@ func (c *cli) statusCommand() *cobra.Command {
 			})
 		},
 	}
-	o.flags(cmd)
+	o.flags(c, cmd)
 	return cmd
 }
 

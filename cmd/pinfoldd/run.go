@@ -40,13 +40,14 @@ type options struct {
 	version                              bool
 }
 
-func parse(args []string, stderr io.Writer) (options, error) {
+func parse(args, env []string, stderr io.Writer) (options, error) {
 	var o options
+	socket, state := defaults(env, os.Geteuid())
 	f := flag.NewFlagSet("pinfoldd", flag.ContinueOnError)
 	f.SetOutput(stderr)
-	f.StringVar(&o.socket, "socket", defaultSocket, "listen on this Unix `path`; a socket passed by systemd comes first")
+	f.StringVar(&o.socket, "socket", socket, "listen on this Unix `path`; a socket passed by systemd comes first")
 	f.StringVar(&o.policy, "policy", "", "read the policy from this `file` and from policy.d/*.yaml beside it (default "+defaultPolicy+" if it is there, else the embedded policy)")
-	f.StringVar(&o.state, "state", defaultState, "keep state in this `directory`; made with mode 0700 if absent")
+	f.StringVar(&o.state, "state", state, "keep state in this `directory`; made with mode 0700 if absent")
 	f.StringVar(&o.cgroup, "cgroup", "", "make cgroups below this `path` (default: the own cgroup, or one below it)")
 	f.StringVar(&o.stage, "stage", "", "start this pinfold-stage `program` (default: beside pinfoldd, else in libexec)")
 	f.IntVar(&o.readyFD, "ready-fd", -1, "write READY and a newline to this open `descriptor` when requests are taken")
@@ -66,7 +67,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 
 // run is the daemon from flags to exit code.
 func run(ctx context.Context, args, env []string, stderr io.Writer) int {
-	o, err := parse(args[1:], stderr)
+	o, err := parse(args[1:], env, stderr)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		return exitOK
@@ -107,6 +108,9 @@ func config(o options, env []string, log *slog.Logger, stderr io.Writer) (superv
 	}
 	if len(listeners) == 1 {
 		c.Listener = listeners[0]
+	}
+	if err := makeSocketDir(o.socket, env); err != nil {
+		return c, fmt.Errorf("cannot make the socket's directory: %w; choose another with --socket", err)
 	}
 	for _, p := range []*string{&c.Socket, &c.State} {
 		if *p, err = filepath.Abs(*p); err != nil {
