@@ -46,8 +46,7 @@ func attacks(o order) []attack {
 
 // errnoName names an errno as the kernel's headers do; anything else is told whole.
 func errnoName(err error) string {
-	var e syscall.Errno
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[syscall.Errno](err); ok {
 		if n := unix.ErrnoName(e); n != "" {
 			return n
 		}

@@ -25,7 +25,7 @@ func setID() []attack {
 		}
 		return f
 	}
-	var oldStyle = []func() error{
+	tries := []func() error{
 		func() error { return unix.Fchmodat(unix.AT_FDCWD, file(), mode, 0) },
 		func() error { return unix.Fchmod(fd(), mode) },
 		func() error { return unix.Fchmod(fd(), unix.S_ISGID|0o755) },
@@ -42,7 +42,7 @@ func setID() []attack {
 		calling(unix.SYS_FCHMODAT, ^uintptr(99), text(file()), high|mode),
 	}
 	return []attack{
-		{name: "make a set-id file", layer: bySeccomp, want: []string{"EPERM"}, control: true, try: each(oldStyle...)},
+		{name: "make a set-id file", layer: bySeccomp, want: []string{"EPERM"}, control: true, try: each(tries...)},
 		{name: "give a file capabilities", layer: byIDs, want: []string{"EPERM"}, try: func() error {
 			caps := []byte{1, 0, 0, 2, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0}
 			return unix.Setxattr(file(), "security.capability", caps, 0)
@@ -162,14 +162,13 @@ func executable(o order) []attack {
 			return err
 		}
 		err := runs("/lib64/ld-linux-x86-64.so.2", "./cat", "/dev/null")()
-		var exit *exitError
-		if errors.As(err, &exit) {
+		if _, ok := errors.AsType[*exitError](err); ok {
 			return unix.EACCES // the loader says that it could not
 		}
 		return err
 	})
 	add("run a script whose interpreter is listed", byMount, func() error {
-		if err := os.WriteFile("script", []byte("#!/usr/bin/cat\n"), 0o700); err != nil { //nolint:gosec // a program
+		if err := os.WriteFile("script", []byte("#!/usr/bin/cat\n"), 0o700); err != nil {
 			return err
 		}
 		return runs("./script")()
@@ -251,7 +250,7 @@ func runsMemory(self string) error {
 // mapsCode maps a file that it has written for execution.
 func mapsCode(path string) func() error {
 	return func() error {
-		if err := os.WriteFile(path, make([]byte, 4096), 0o700); err != nil { //nolint:gosec // a program
+		if err := os.WriteFile(path, make([]byte, 4096), 0o700); err != nil {
 			return err
 		}
 		f, err := os.Open(path)

@@ -143,6 +143,7 @@ func surface() []attack {
 		calling(unix.SYS_REBOOT, 0, 0, 0, 0), calling(unix.SYS_SWAPON, 0, 0), calling(unix.SYS_SWAPOFF, 0), calling(unix.SYS_ACCT, 0),
 		calling(unix.SYS_QUOTACTL, 0, 0, 0, 0), calling(unix.SYS_SETTIMEOFDAY, 0, 0), calling(unix.SYS_CLOCK_SETTIME, 0, 0),
 		calling(unix.SYS_SETHOSTNAME, text("x"), 1), calling(unix.SYS_SYSLOG, 3, 0, 0))
+	add("take the host's contexts of asynchronous I/O", perm, calling(unix.SYS_IO_SETUP, 1000, pointer(new(uint64))))
 	add("open_by_handle_at", perm, calling(unix.SYS_OPEN_BY_HANDLE_AT, 0, 0, 0))
 	add("personality beyond a few", perm, calling(unix.SYS_PERSONALITY, 0x0400000), calling(unix.SYS_PERSONALITY, high|0x0040000))
 	if runtime.GOARCH == "amd64" {

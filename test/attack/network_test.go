@@ -16,12 +16,22 @@ const quick = 2 * time.Second
 
 // network: with net: none there is no network, and no pen is ever a caller.
 func network(o order) []attack {
-	families := []func() error{}
+	var families []func() error
 	for _, s := range [][3]uintptr{
-		{unix.AF_PACKET, unix.SOCK_RAW, 0}, {unix.AF_INET, unix.SOCK_RAW, 1}, {unix.AF_INET6, unix.SOCK_RAW, 58}, {unix.AF_VSOCK, unix.SOCK_STREAM, 0},
-		{unix.AF_ALG, unix.SOCK_SEQPACKET, 0}, {unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_KOBJECT_UEVENT}, {unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_AUDIT},
-		{unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_NETFILTER}, {unix.AF_INET, unix.SOCK_STREAM, 262}, {unix.AF_INET, unix.SOCK_STREAM, 132},
-		{unix.AF_BLUETOOTH, unix.SOCK_RAW, 1}, {unix.AF_XDP, unix.SOCK_RAW, 0}, {unix.AF_TIPC, unix.SOCK_STREAM, 0}, {unix.AF_KEY, unix.SOCK_RAW, 2},
+		{unix.AF_PACKET, unix.SOCK_RAW, 0},
+		{unix.AF_INET, unix.SOCK_RAW, 1},
+		{unix.AF_INET6, unix.SOCK_RAW, 58},
+		{unix.AF_VSOCK, unix.SOCK_STREAM, 0},
+		{unix.AF_ALG, unix.SOCK_SEQPACKET, 0},
+		{unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_KOBJECT_UEVENT},
+		{unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_AUDIT},
+		{unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_NETFILTER},
+		{unix.AF_INET, unix.SOCK_STREAM, 262},
+		{unix.AF_INET, unix.SOCK_STREAM, 132},
+		{unix.AF_BLUETOOTH, unix.SOCK_RAW, 1},
+		{unix.AF_XDP, unix.SOCK_RAW, 0},
+		{unix.AF_TIPC, unix.SOCK_STREAM, 0},
+		{unix.AF_KEY, unix.SOCK_RAW, 2},
 		{high | unix.AF_PACKET, unix.SOCK_RAW, 0},
 	} {
 		families = append(families, calling(unix.SYS_SOCKET, s[0], s[1], s[2]))

@@ -94,7 +94,7 @@ func start(t *testing.T, bin, work, sock string) *daemon {
 		t.Fatal(err)
 	}
 	defer func() { _ = ready.Close() }()
-	d.cmd = exec.Command(filepath.Join(bin, "pinfoldd"), "--socket", sock, "--state", filepath.Join(dir, "state"), "--policy", policy, //nolint:noctx // stopped below
+	d.cmd = exec.Command(filepath.Join(bin, "pinfoldd"), "--socket", sock, "--state", filepath.Join(dir, "state"), "--policy", policy,
 		"--cgroup", "pinfold-test-attack-"+filepath.Base(dir)+"-"+fmt.Sprint(os.Getpid()), "--ready-fd", "3")
 	d.cmd.Stderr = &d.log
 	d.cmd.ExtraFiles = []*os.File{told}
@@ -105,7 +105,7 @@ func start(t *testing.T, bin, work, sock string) *daemon {
 	if line, err := bufio.NewReader(ready).ReadString('\n'); err != nil {
 		t.Fatalf("pinfoldd = %q, %v; want it ready", line, err)
 	}
-	if err := os.Chmod(sock, 0o666); err != nil { //nolint:gosec // so that any uid is a caller
+	if err := os.Chmod(sock, 0o666); err != nil {
 		t.Fatal(err)
 	}
 	return d
@@ -169,7 +169,7 @@ func attacker(t *testing.T, d *daemon, p pen, o order) map[string]string {
 // workspace makes what the attacks on denied paths need, all the ordinary user's.
 func workspace(t *testing.T, below string) string {
 	t.Helper()
-	w, err := os.MkdirTemp(below, "work-")
+	w, err := os.MkdirTemp(below, "work-") //nolint:usetesting // other uids reach it
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -210,13 +210,13 @@ func built(t *testing.T) string {
 // targets makes what the attacks aim at on the host.
 func targets(t *testing.T, bin, sock string) order {
 	t.Helper()
-	tcp, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // closed below
+	tcp, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = tcp.Close() })
 	name := fmt.Sprintf("pinfold-test-attack-%d", os.Getpid())
-	abstract, err := net.Listen("unix", "@"+name) //nolint:noctx // closed below
+	abstract, err := net.Listen("unix", "@"+name)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -162,7 +162,7 @@ func attacks() []attack {
 		"ioctl 99 0x5412 1", "ioctl 99 0x100005412 1", "ioctl 99 0x541c 1", "ioctl 99 0x10000541c 1", "ioctl 99 0x5423 1",
 		"fchmod 99 04755", "fchmod 99 02755", "fchmodat 99 1 04755", "openat 99 1 0100 04755", "openat 99 1 020200000 04755",
 		"mkdirat 99 1 02755", "mknodat 99 1 0104755 0", "mknodat 99 1 020666 0x103", "mknodat 99 1 060666 0x700",
-		"mq_open 1 0100 04755 0",
+		"mq_open 1 0100 04755 0", "io_setup 0 0", "io_submit 99 0 0",
 	} {
 		list = append(list, attack{call, unix.EPERM})
 	}
