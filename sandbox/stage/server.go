@@ -141,6 +141,7 @@ func Serve(ctx context.Context, conn *os.File, c Config) (err error) {
 		return fmt.Errorf("cannot greet the daemon: %w", err)
 	}
 	var wg sync.WaitGroup
+	defer s.pens.abandon() // what launches under way have added meanwhile
 	defer wg.Wait()
 	defer s.pens.abandon()
 	ctx, cancel := context.WithCancel(ctx)

@@ -39,7 +39,9 @@ type process struct {
 
 	ctx       context.Context    // the life of the process's goroutines, not of a call
 	stop      context.CancelFunc // ends them
-	watched   context.Context    // ends with the main process: of what watches its limits
+	launching context.Context    // ends with the start, or cuts it
+	cut       context.CancelFunc
+	watched   context.Context // ends with the main process: of what watches its limits
 	unwatch   context.CancelFunc
 	laps      *sandbox.Laps // of the steps, for the log; nil: nobody asks
 	told      chan struct{} // closed when spawn/resp was sent
@@ -144,6 +146,8 @@ func (s *Session) effect(p *process, f Effect) {
 	switch f {
 	case Answer:
 		s.answerSpawn(p)
+	case Cut:
+		p.cut()
 	case Watch:
 		s.watch(p)
 	case Term:

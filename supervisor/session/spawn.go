@@ -42,6 +42,7 @@ func (s *Session) spawn(r *proto.SpawnReq, answer respond) {
 	p := &process{id: proto.NewID(), req: r, answer: answer, state: Starting, asked: time.Now(), told: make(chan struct{}), concluded: make(chan struct{})}
 	p.laps = s.newLaps(p.asked)
 	p.ctx, p.stop = context.WithCancel(s.base)
+	p.launching, p.cut = context.WithCancel(p.ctx)
 	p.watched, p.unwatch = context.WithCancel(p.ctx)
 	s.procs[p.id] = p
 	s.order = append(s.order, p.id)
@@ -49,6 +50,7 @@ func (s *Session) spawn(r *proto.SpawnReq, answer respond) {
 	pol := s.host.Policy()
 	s.wg.Go(func() {
 		st, fail := s.launch(p, pol)
+		p.cut()
 		s.post(func() {
 			p.start, p.failure = st, fail
 			if fail != nil {
@@ -106,7 +108,7 @@ func (s *Session) launch(p *process, pol *policy.Policy) (*started, *proto.Spawn
 	if err := s.host.Audit.Healthy(); err != nil && pol.Audit().OnFailure == policy.FailureRefuse {
 		return fail(&auditError{err})
 	}
-	ctx, cancel := context.WithTimeout(p.ctx, startTime)
+	ctx, cancel := context.WithDeadline(p.launching, p.asked.Add(startTime))
 	defer cancel()
 	p.laps.Lap("wait")
 	g, dir, err := s.decide(ctx, p, pol)
@@ -120,7 +122,7 @@ func (s *Session) launch(p *process, pol *policy.Policy) (*started, *proto.Spawn
 	if err != nil {
 		return fail(err)
 	}
-	ctx, cancel = context.WithTimeout(p.ctx, g.Timeout.Start)
+	ctx, cancel = context.WithDeadline(p.launching, p.asked.Add(g.Timeout.Start))
 	defer cancel()
 	if err := CheckHost(g, s.host.Stage.Features().Lacks(), s.host.Cgroups.Lacks()); err != nil {
 		return fail(err)

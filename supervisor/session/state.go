@@ -48,6 +48,7 @@ type Effect string
 // The effects of a move, each carried out once, in the order of the move.
 const (
 	Answer   Effect = "answer"   // spawn/resp
+	Cut      Effect = "cut"      // the start is given up where it stands
 	Watch    Effect = "watch"    // relay, timers and watches begin
 	Term     Effect = "term"     // SIGTERM to the main process's group; the grace period begins
 	KillJob  Effect = "kill_job" // kill the job's cgroup
@@ -79,7 +80,7 @@ func NewTable() Table {
 		Starting: {
 			Launched:     {Running, []Effect{Answer, Watch}},
 			LaunchFailed: {Gone, []Effect{Answer, Forget}},
-			SessionOver:  {Doomed, nil},
+			SessionOver:  {Doomed, []Effect{Cut}},
 		},
 		Doomed: {
 			Launched:     {Killing, []Effect{Answer, Watch, KillJob}},
