@@ -144,18 +144,34 @@ func (s *Session) conclude(p *process) {
 // dismantle removes the pen and the cgroup of an ended process. Its spool stays
 // until it is forgotten.
 func (s *Session) dismantle(id string, st *started) {
+	laps := s.newLaps(time.Now())
+	s.release(id, st.proc)
+	laps.Lap("teardown.pen")
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.base), releaseTime)
 	defer cancel()
-	laps := s.newLaps(time.Now())
-	if err := st.proc.Release(ctx); err != nil {
-		s.log.Error("cannot release the pen", attrProc(id), attrErr(err))
-	}
-	laps.Lap("teardown.pen")
 	if err := st.job.Remove(ctx); err != nil {
 		s.log.Error("cannot remove the process's cgroup", attrProc(id), attrErr(err))
 	}
 	laps.Lap("teardown.cgroup")
 	s.tellLaps(id, laps)
+}
+
+// release lets PID 1 go. One that does not, since it is stopped or frozen from
+// outside, is killed.
+func (s *Session) release(id string, proc *sandbox.Process) {
+	try := func() error {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(s.base), releaseTime)
+		defer cancel()
+		return proc.Release(ctx)
+	}
+	err := try()
+	if err == nil {
+		return
+	}
+	s.log.Warn("PID 1 of the pen does not go by itself, killing it", attrProc(id), attrErr(err))
+	if err := errors.Join(proc.Kill(), try()); err != nil {
+		s.log.Error("cannot release the pen", attrProc(id), attrErr(err))
+	}
 }
 
 // deliver sends the owner everything the process wrote, then the final event.
