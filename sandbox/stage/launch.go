@@ -46,6 +46,9 @@ func (s *server) launch(ctx context.Context, raw []byte, files []*os.File) (any,
 	if s.pens.full() {
 		return nil, nil, errBusy
 	}
+	if err := untraceable(s.dumpable); err != nil {
+		return nil, nil, err
+	}
 	give, err := s.starts.take(ctx, peer.UID)
 	if err != nil {
 		return nil, nil, err

@@ -82,6 +82,7 @@ type server struct {
 	mayRaise bool              // this process may raise hard limits
 	rootless *rootless         // nil: the stage is root
 	null     *os.File
+	dumpable *os.File // fs.suid_dumpable
 	masks    *masks
 	trees    *assembler
 	profiles *profiles
@@ -206,6 +207,9 @@ func newServer(ctx context.Context, conn *os.File, c Config) (*server, error) {
 	if s.null, err = os.OpenFile("/dev/null", os.O_RDONLY, 0); err != nil {
 		return nil, err
 	}
+	if s.dumpable, err = openSuidDumpable(); err != nil {
+		return nil, err
+	}
 	if s.places, err = newPlaces(filepath.Join(s.runDir(), "places")); err != nil {
 		return nil, err
 	}
@@ -240,7 +244,7 @@ func (s *server) close() error {
 	s.rootless.close()
 	s.idmaps.close()
 	s.masks.close()
-	linux.CloseAll(s.null)
+	linux.CloseAll(s.null, s.dumpable)
 	s.baseMu.Lock()
 	defer s.baseMu.Unlock()
 	linux.CloseAll(slices.Collect(maps.Values(s.bases))...)
