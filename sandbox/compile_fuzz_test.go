@@ -70,8 +70,10 @@ func FuzzCompile(f *testing.F) {
 func fuzzProfiles() []Profile {
 	full := testProfile()
 	full.View = []Entry{
-		{Kind: EntryDir, Path: "/etc"}, {Kind: EntryFile, Path: "/etc/hosts", Data: "127.0.0.1 localhost\n"},
-		{Kind: EntryBind, Path: "/usr", Source: "/usr"}, {Kind: EntrySymlink, Path: "/bin", Source: "usr/bin"},
+		{Kind: EntryDir, Path: "/etc"},
+		{Kind: EntryFile, Path: "/etc/hosts", Data: "127.0.0.1 localhost\n"},
+		{Kind: EntryBind, Path: "/usr", Source: "/usr"},
+		{Kind: EntrySymlink, Path: "/bin", Source: "usr/bin"},
 		{Kind: EntryDevice, Path: "/dev/null", Source: "/dev/null", Writable: true},
 	}
 	full.Deny = []Deny{{Path: "/home/u/work/.git", Absent: AbsentPlaceholder}}
