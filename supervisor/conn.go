@@ -203,7 +203,8 @@ func checkToken(file, token string) error {
 	}
 	want, err := os.ReadFile(file)
 	if err != nil {
-		return &refusedError{proto.ReasonServerError, proto.CodeServerError, fmt.Sprintf("cannot read the token file that policy names: %v", err)}
+		refused := &refusedError{proto.ReasonServerError, proto.CodeServerError, "cannot check auth_token: the token file that policy names cannot be read"}
+		return fmt.Errorf("%w: %w", refused, err) // the cause is for the log alone
 	}
 	secret := strings.TrimSpace(string(want))
 	if secret == "" {

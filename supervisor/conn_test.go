@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"pinfold/proto"
@@ -38,6 +39,9 @@ func TestCheckToken(t *testing.T) {
 		var refused *refusedError
 		if tt.want == "" && err != nil || tt.want != "" && (!errors.As(err, &refused) || refused.reason != tt.want) {
 			t.Errorf("checkToken(%s, %q) = %v; want reason %q", filepath.Base(tt.file), tt.token, err, tt.want)
+		}
+		if refused != nil && strings.Contains(refused.text, dir) {
+			t.Errorf("checkToken(%s, %q) tells the client %q; want no path of the host", filepath.Base(tt.file), tt.token, refused.text)
 		}
 	}
 }
