@@ -54,7 +54,7 @@ func procs(t *testing.T, base, leaf string) []int {
 		if err != nil {
 			continue // it has just gone
 		}
-		for _, s := range strings.Fields(string(b)) {
+		for s := range strings.FieldsSeq(string(b)) {
 			if pid, err := strconv.Atoi(s); err == nil && pid > 0 {
 				out = append(out, pid)
 			}
@@ -159,7 +159,7 @@ func TestTheDaemonIsKilledAtAnyMoment(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	base := ""
-	r := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // moments, not secrets
+	r := rand.New(rand.NewPCG(seed, 1))
 	for i := range kills {
 		if err := d.launch(); err != nil {
 			t.Fatalf("pinfoldd after %d kills = %v; want it ready\n%s", i, err, d.log)
