@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"fmt"
+	"slices"
 
 	"pinfold/sandbox/internal/filter"
 )
@@ -15,14 +16,23 @@ func Preview(p Profile, f Features, join ...Join) (fmt.Stringer, error) {
 	if p.Exec == ExecListed && !p.UserNS && f.Has(FeatureMemfdNoexec) {
 		b.MemfdNoexec = On
 	}
-	var o filter.Options
-	if p.Exec == ExecListed && b.MemfdNoexec == Off {
-		o.Memfd = filter.MemfdRefused
-	}
-	prog, err := filter.Compile(p.Seccomp.Base, p.Seccomp.Allow, p.Seccomp.Deny, o)
+	prog, err := filter.Compile(p.Seccomp.Base, p.Seccomp.Allow, p.Seccomp.Deny, FilterOptions(p, b.MemfdNoexec))
 	if err != nil {
 		return nil, err
 	}
 	b.Filter = prog.Insns
 	return Compile(p, b)
+}
+
+// FilterOptions returns what the filter of a profile depends on besides names;
+// noexec says whether PID 1 forbids anonymous executables by itself.
+func FilterOptions(p Profile, noexec Switch) filter.Options {
+	var o filter.Options
+	if p.Exec == ExecListed && noexec == Off {
+		o.Memfd = filter.MemfdRefused
+	}
+	if slices.Contains(p.Rlimits, NoCore()) {
+		o.Core = filter.CoreNever
+	}
+	return o
 }

@@ -333,14 +333,11 @@ func (s *server) scratches(m stagewire.Message) (any, []*os.File, error) {
 }
 
 func (s *server) compileFilter(f *sandbox.Profile) (*filter.Program, error) {
-	var o filter.Options
-	if f.Exec == sandbox.ExecListed && !s.memfdNoexec(f) {
-		o.Memfd = filter.MemfdRefused
+	noexec := sandbox.Off
+	if s.memfdNoexec(f) {
+		noexec = sandbox.On
 	}
-	if slices.Contains(f.Rlimits, sandbox.NoCore()) {
-		o.Core = filter.CoreNever
-	}
-	p, err := filter.Compile(f.Seccomp.Base, f.Seccomp.Allow, f.Seccomp.Deny, o)
+	p, err := filter.Compile(f.Seccomp.Base, f.Seccomp.Allow, f.Seccomp.Deny, sandbox.FilterOptions(*f, noexec))
 	if err != nil {
 		return nil, refused("%w", err)
 	}
