@@ -79,7 +79,8 @@ func (d *privateDaemon) start(ctx context.Context, c *cli, program string) error
 		return fail(exitFailed, "make build", errorf("cannot start a private daemon %s: %w", args[0], cause(err)))
 	}
 	if err := waitReady(ready); err != nil {
-		return errors.Join(d.failed(err), d.end())
+		ended := d.end() // its last words have come then
+		return errors.Join(d.failed(err), ended)
 	}
 	return nil
 }
