@@ -44,6 +44,8 @@ func limitFiles() []string {
 func noLimits() map[string]string {
 	return map[string]string{
 		"cmd/pinfold.readyFD":               "a descriptor",
+		"cgroup.leastPage":                  "how the kernel reads",
+		"cgroup.longestRecord":              "how the kernel writes",
 		"proto.longest":                     "what a Duration can hold",
 		"sandbox.maxCap":                    "a number of the kernel's",
 		"sandbox/stage.connFD":              "a descriptor",
