@@ -20,6 +20,10 @@ import (
 
 // Limits of the socket.
 const (
+	// sendBuffer is what the kernel may hold of what was written and not read, as far
+	// as net.core.wmem_max allows: with less, relay and client wait for each other at
+	// every turn (160 against 240 MB/s of 80-byte lines).
+	sendBuffer = 1 << 20
 	// DefaultMaxConns is how many connections are open at once where Config does not say.
 	DefaultMaxConns = 1024
 	// UserShare is the part of MaxConns that one uid may have: a quarter.
@@ -279,6 +283,9 @@ func (l *Listener) welcome(nc *net.UnixConn) (*Conn, error) {
 	p, err := peerOf(nc)
 	if err == nil {
 		err = p.refusal(l.c.RefuseBelow)
+	}
+	if err == nil {
+		err = nc.SetWriteBuffer(sendBuffer)
 	}
 	if err == nil {
 		err = l.enter(p.UID)
