@@ -62,6 +62,7 @@ func failure(r *proto.SpawnReq, err error) *proto.SpawnResp {
 	set := func(code proto.Code, hint string) { resp.Reply = proto.Refused(r, code, err.Error(), hint) }
 	var denied *policy.Denied
 	var lacking *LackingError
+	var all lackingErrors
 	var step *sandbox.StepError
 	var audited *auditError
 	var runAs *runAsError
@@ -75,6 +76,9 @@ func failure(r *proto.SpawnReq, err error) *proto.SpawnResp {
 		}
 	case errors.As(err, &audited):
 		set(proto.CodeAuditUnavailable, "free space where the audit log lies, or set audit.on_failure: continue in the policy")
+	case errors.As(err, &all):
+		set(proto.CodeUnsupported, all.fix())
+		resp.Stage = string(all[0].Control)
 	case errors.As(err, &lacking):
 		set(proto.CodeUnsupported, lacking.Fix)
 		resp.Stage = string(lacking.Control)

@@ -1,7 +1,6 @@
 package session
 
 import (
-	"errors"
 	"fmt"
 	"path"
 	"strings"
@@ -277,10 +276,39 @@ func limits(g *policy.Grant) cgroup.Limits {
 	return l
 }
 
+// lackingErrors are all required controls that this host cannot give, in one line.
+type lackingErrors []*LackingError
+
+func (l lackingErrors) Error() string {
+	texts := make([]string, len(l))
+	for i, e := range l {
+		texts[i] = e.Error()
+	}
+	return strings.Join(texts, "; ")
+}
+
+func (l lackingErrors) Unwrap() []error {
+	errs := make([]error, len(l))
+	for i, e := range l {
+		errs[i] = e
+	}
+	return errs
+}
+
+// fix is the first cure that is known.
+func (l lackingErrors) fix() string {
+	for _, e := range l {
+		if e.Fix != "" {
+			return e.Fix
+		}
+	}
+	return ""
+}
+
 // CheckHost refuses a plan that needs what this host lacks. Controls that are
 // wanted at best effort are named in the record instead.
 func CheckHost(g *policy.Grant, host []sandbox.Lack, cgroups map[string]string) error {
-	var errs []error
+	var errs lackingErrors
 	for _, n := range g.Controls {
 		if n.Level != policy.LevelRequired {
 			continue
@@ -294,7 +322,10 @@ func CheckHost(g *policy.Grant, host []sandbox.Lack, cgroups map[string]string) 
 			errs = append(errs, &LackingError{Control: sandbox.Control(n.Control), Why: why})
 		}
 	}
-	return errors.Join(errs...)
+	if len(errs) == 0 {
+		return nil
+	}
+	return errs
 }
 
 // asked reports whether the grant sets a limit that the control carries.

@@ -15,6 +15,7 @@ import (
 
 	"pinfold/cgroup"
 	"pinfold/policy"
+	"pinfold/proto"
 	"pinfold/sandbox"
 )
 
@@ -168,6 +169,19 @@ func TestCheckHost(t *testing.T) {
 	}
 	if strings.Contains(err.Error(), "cgroup.io") {
 		t.Errorf("CheckHost() = %v; want nothing of io, which is wanted at best effort", err)
+	}
+}
+
+// TestLackingControlsCrossInOneLine with the first cure that is known.
+func TestLackingControlsCrossInOneLine(t *testing.T) {
+	g := grant(t, policy.DefaultSource(), policy.Caller{Name: "root", UnitKnown: true}, policy.Request{Cmd: []string{"echo"}})
+	err := CheckHost(g, []sandbox.Lack{{Control: sandbox.ControlSeccomp, Why: "not built in"}, {Control: sandbox.ControlLandlock, Why: "not in lsm=", Fix: "boot with lsm=landlock"}}, nil)
+	resp := failure(&proto.SpawnReq{}, err)
+	if strings.Contains(resp.Error, "\n") || strings.Count(resp.Error, "; ") != 1 {
+		t.Errorf("failure(two lacks).Error = %q; want one line that names both", resp.Error)
+	}
+	if resp.Code != proto.CodeUnsupported || resp.Hint != "boot with lsm=landlock" {
+		t.Errorf("failure(two lacks) = %s, hint %q; want unsupported and the cure of Landlock", resp.Code, resp.Hint)
 	}
 }
 
