@@ -10,16 +10,19 @@ import (
 	"io"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
 const (
-	hashQueue     = 256             // programs waiting to be hashed; one more is left out and asked for again at its next use
-	hashChunk     = 1 << 20         // bytes between two looks at the context
-	hashRetryTime = time.Minute     // a program that could not be hashed is tried again after this
-	maxHashSize   = int64(16 << 30) // larger files are not hashed
+	hashQueue     = 256              // programs waiting to be hashed; one more is left out and asked for again at its next use
+	hashChunk     = 1 << 20          // bytes between two looks at the context
+	hashRetryTime = time.Minute      // a program that could not be hashed is tried again after this
+	maxHashSize   = int64(16 << 30)  // larger files are not hashed
+	hashTime      = 10 * time.Second // for one file; beyond it there is no hash
+	maxHung       = 2                // reads left behind that do not come back: with so many nothing is hashed
 )
 
 // Hasher keeps the SHA-256 of programs. A spawn never waits for it: Lookup answers from the cache and else asks the
@@ -27,6 +30,9 @@ const (
 type Hasher struct {
 	log  *Log
 	size int
+	read func(context.Context, File) (string, error)
+	time time.Duration // for one file
+	hung atomic.Int32  // reads that were left behind
 
 	queue chan File
 	mu    sync.Mutex
@@ -43,7 +49,10 @@ type hashed struct {
 
 // NewHasher makes a cache of at most size programs whose Program events go to log. Its worker is Serve.
 func NewHasher(log *Log, size int) *Hasher {
-	return &Hasher{log: log, size: max(size, 1), queue: make(chan File, hashQueue), known: map[FileID]*list.Element{}, order: list.New()}
+	return &Hasher{
+		log: log, size: max(size, 1), read: hashFile, time: hashTime,
+		queue: make(chan File, hashQueue), known: map[FileID]*list.Element{}, order: list.New(),
+	}
 }
 
 // Lookup fills SHA256 if it is known; if not, the worker is asked for it. It never blocks.
@@ -79,14 +88,15 @@ func (h *Hasher) drop(e *list.Element) {
 	h.order.Remove(e)
 }
 
-// Serve hashes what Lookup asked for until ctx ends. An audit file that cannot be written does not end it.
-func (h *Hasher) Serve(ctx context.Context) error {
+// Serve hashes what Lookup asked for until ctx ends. An audit file that cannot be written does not end it. Each file is read beside it, by
+// run, which calls a function on a goroutine of its own: a read of a dead network or FUSE mount never comes back, and is left behind.
+func (h *Hasher) Serve(ctx context.Context, run func(func())) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case f := <-h.queue:
-			sum, err := hashFile(ctx, f)
+			sum, err := h.hash(ctx, f, run)
 			if ctx.Err() != nil {
 				return nil
 			}
@@ -95,6 +105,33 @@ func (h *Hasher) Serve(ctx context.Context) error {
 				return err
 			}
 		}
+	}
+}
+
+// hash reads one file, but for no longer than h.time and only while fewer than maxHung reads hang.
+func (h *Hasher) hash(ctx context.Context, f File, run func(func())) (string, error) {
+	if n := h.hung.Load(); n >= maxHung {
+		return "", fmt.Errorf("cannot hash %s: %d reads of other programs hang", f.Path, n)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, h.time, fmt.Errorf("cannot hash %s: it was not read within %s", f.Path, h.time))
+	defer cancel()
+	var sum string
+	var err error
+	done := make(chan struct{})
+	h.hung.Add(1)
+	run(func() {
+		defer h.hung.Add(-1)
+		defer close(done)
+		sum, err = h.read(ctx, f)
+	})
+	select {
+	case <-done:
+		if err != nil && ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		return sum, err
+	case <-ctx.Done():
+		return "", context.Cause(ctx)
 	}
 }
 
@@ -132,13 +169,20 @@ func (h *Hasher) tell(f File, sum string, cause error) error {
 
 // hashFile hashes the file at f.Path if it is still the one that f.ID names, before and after reading.
 func hashFile(ctx context.Context, f File) (_ string, err error) {
-	file, err := os.OpenFile(f.Path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	file, err := os.OpenFile(f.Path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if err != nil {
 		return "", err
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
 	if err := sameFile(file, f); err != nil {
 		return "", err
+	}
+	info, err := file.Stat()
+	if err != nil {
+		return "", err
+	}
+	if !info.Mode().IsRegular() {
+		return "", fmt.Errorf("cannot hash %s: not a regular file but %s", f.Path, info.Mode().Type())
 	}
 	if f.ID.Size > maxHashSize {
 		return "", fmt.Errorf("cannot hash %s: %d bytes, the limit is %d", f.Path, f.ID.Size, maxHashSize)

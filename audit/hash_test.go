@@ -4,12 +4,15 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func program(t *testing.T, dir, content string) File {
@@ -38,12 +41,14 @@ func serve(t *testing.T, h *Hasher) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if err := h.Serve(ctx); err != nil {
+		if err := h.Serve(ctx, aside); err != nil {
 			t.Errorf("Serve() = %v; want nil", err)
 		}
 	})
 	t.Cleanup(func() { cancel(); wg.Wait() })
 }
+
+func aside(f func()) { go f() }
 
 func waitFor(t *testing.T, what string, ok func() bool) {
 	t.Helper()
@@ -121,5 +126,71 @@ func TestHashFileStops(t *testing.T) {
 	cancel()
 	if sum, err := hashFile(ctx, program(t, t.TempDir(), "y")); err == nil {
 		t.Errorf("hashFile(cancelled) = %s, nil; want an error", sum)
+	}
+}
+
+func TestHashFileTakesRegularFilesOnly(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "fifo")
+	if err := unix.Mkfifo(path, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := Identify(file)
+	if err := errors.Join(err, file.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if sum, err := hashFile(t.Context(), File{Path: path, ID: id}); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+		t.Errorf("hashFile(fifo) = %q, %v; want that it is no regular file", sum, err)
+	}
+}
+
+// TestHasherLeavesHungReadsBehind as those of a dead mount are, and hashes on once they came back.
+func TestHasherLeavesHungReadsBehind(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "audit.log")
+	h := NewHasher(open(t, path, Options{}), 8)
+	f := program(t, dir, "alive")
+	dead := make(chan struct{})
+	h.time = 20 * time.Millisecond
+	h.read = func(ctx context.Context, f File) (string, error) {
+		if strings.HasPrefix(f.Path, "/dead") {
+			<-dead
+		}
+		return hashFile(ctx, f)
+	}
+	serve(t, h)
+	causes := func(n int) []string {
+		var out []string
+		waitFor(t, "program events", func() bool {
+			records, _ := readAll(t, path)
+			out = nil
+			for _, r := range records {
+				e, err := r.Event()
+				p, ok := e.(*Program)
+				if err != nil || !ok {
+					t.Fatalf("event = %+v, %v; want a program", e, err)
+				}
+				out = append(out, p.Err)
+			}
+			return len(out) == n
+		})
+		return out
+	}
+	h.Lookup(File{Path: "/dead/1", ID: FileID{Ino: 1}})
+	h.Lookup(File{Path: "/dead/2", ID: FileID{Ino: 2}})
+	h.Lookup(File{Path: "/dead/3", ID: FileID{Ino: 3}})
+	for i, want := range []string{"not read within 20ms", "not read within 20ms", "2 reads of other programs hang"} {
+		if got := causes(3)[i]; !strings.Contains(got, want) {
+			t.Errorf("cause %d = %q; want %q", i, got, want)
+		}
+	}
+	close(dead)
+	waitFor(t, "the reads to come back", func() bool { return h.hung.Load() == 0 })
+	h.Lookup(f)
+	if got := causes(4)[3]; got != "" || h.Lookup(f).SHA256 == "" {
+		t.Errorf("after the reads came back: cause %q, %+v; want a hash", got, h.Lookup(f))
 	}
 }

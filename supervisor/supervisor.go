@@ -202,7 +202,10 @@ func (d *daemon) openAudit(ctx context.Context) (func() error, error) {
 	d.audit, d.hasher = l, audit.NewHasher(l, hashedPrograms)
 	hctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var wg sync.WaitGroup
-	for _, serve := range []func(context.Context) error{l.Serve, d.hasher.Serve} {
+	hash := func(ctx context.Context) error {
+		return d.hasher.Serve(ctx, func(f func()) { go f() }) // not waited for: what hangs in it never comes back
+	}
+	for _, serve := range []func(context.Context) error{l.Serve, hash} {
 		wg.Go(func() {
 			if err := serve(hctx); err != nil && hctx.Err() == nil {
 				d.log.Error("audit", slog.Any("error", err))
