@@ -141,6 +141,17 @@ func (s *Stage) Features() Features { return s.features }
 // Done is closed when the stage has ended. Pens live on.
 func (s *Stage) Done() <-chan struct{} { return s.done }
 
+// Err says why the stage has ended where that is known, once Done is closed: how it
+// exited, and what was wrong with its socket.
+func (s *Stage) Err() error {
+	select {
+	case <-s.done:
+		return s.ended
+	default:
+		return nil
+	}
+}
+
 // Close ends the stage and waits for it. Pens that were not started end with it,
 // the others live on.
 func (s *Stage) Close() error {
@@ -164,9 +175,13 @@ func (s *Stage) why() error {
 // waits for the process.
 func (s *Stage) read(cmd *exec.Cmd) {
 	buf := make([]byte, stagewire.MaxInline)
+	var cause error
 	for {
 		m, files, err := stagewire.Receive(s.conn, buf)
 		if err != nil {
+			if !errors.Is(err, io.EOF) && !errors.Is(err, os.ErrClosed) && !errors.Is(err, syscall.ECONNRESET) {
+				cause = fmt.Errorf("cannot read from the stage: %w", err)
+			}
 			break
 		}
 		s.mu.Lock()
@@ -180,7 +195,7 @@ func (s *Stage) read(cmd *exec.Cmd) {
 		c <- answer{m, files}
 	}
 	linux.CloseAll(s.conn)
-	s.ended = cmd.Wait()
+	s.ended = errors.Join(cmd.Wait(), cause)
 	s.mu.Lock()
 	for _, c := range s.pending {
 		close(c)

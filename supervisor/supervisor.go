@@ -327,7 +327,11 @@ func (d *daemon) watch(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-d.stage.Done():
-			return errors.New("the stage has ended: no pen can be started; starting the daemon again takes a new one")
+			text := "the stage has ended: no pen can be started; starting the daemon again takes a new one"
+			if err := d.stage.Err(); err != nil {
+				return fmt.Errorf("%s (%w)", text, err)
+			}
+			return errors.New(text)
 		case <-alive:
 			if err := d.c.Alive(); err != nil {
 				d.log.Warn("cannot tell that the daemon is alive, going on", slog.Any("error", err))
