@@ -4,10 +4,14 @@ import (
 	"bytes"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
 
 	"pinfold/proto"
 	"pinfold/proto/client"
@@ -237,13 +241,15 @@ func TestWritesKeepTheirOrderAndWait(t *testing.T) {
 	}
 	// One that never reads and dies: part of the second write was taken.
 	w.ask("proc/spawn/req", "s2", `,"cmd":["sleep","600"]`)
-	id = w.answerTo("s2").ProcID
+	spawned := w.answerTo("s2")
+	id, pid := spawned.ProcID, spawned.PID
 	w.ask("proc/write/req", "fits", `,"proc_id":"`+id+`","data":"x"`)
 	if f := w.answerTo("fits"); !f.OK {
 		t.Errorf("write that the pipe takes = %s; want ok", f.raw)
 	}
 	w.ask("proc/write/req", "part", fmt.Sprintf(`,"proc_id":%q,"data":%q`, id, strings.Repeat("y", 300<<10)))
 	w.ask("proc/write/req", "none", fmt.Sprintf(`,"proc_id":%q,"data":"z"`, id))
+	waitUnread(t, pid, 4096) // the kernel has begun to take the second write
 	w.ask("proc/kill/req", "k", `,"proc_id":"`+id+`","signal":"SIGKILL"`)
 	codes := map[string]proto.Code{}
 	for len(codes) < 2 {
@@ -254,6 +260,27 @@ func TestWritesKeepTheirOrderAndWait(t *testing.T) {
 	if codes["part"] != proto.CodeOutcomeUnknown || codes["none"] != proto.CodeProcDead {
 		t.Errorf("writes to a process that died = %v; want outcome_unknown for the part taken, proc_dead for what was not", codes)
 	}
+}
+
+// waitUnread waits until at least n bytes lie unread in the pipe that is a process's
+// standard input.
+func waitUnread(t *testing.T, pid, n int) {
+	t.Helper()
+	f, err := os.OpenFile(fmt.Sprintf("/proc/%d/fd/0", pid), os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	for range 3000 {
+		if got, err := unix.IoctlGetInt(int(f.Fd()), unix.TIOCINQ); err != nil || got >= n {
+			if err != nil {
+				t.Fatal(err)
+			}
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatalf("after 30 s the pipe holds less than %d bytes", n)
 }
 
 // TestAWriteQueueThatIsFullSaysBusy and takes no more memory.
