@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"pinfold/audit"
-	"pinfold/cgroup"
 	"pinfold/proto"
 	"pinfold/sandbox"
 )
@@ -26,20 +25,29 @@ func (s *Session) term(p *process) {
 	p.grace = s.timer(p, s.graceOf(p), func() { s.step(p, GraceOver) })
 }
 
-// killJob kills the job's cgroup; where that fails, PID 1 of the pen, with which the
-// kernel ends everything inside: pid_namespaces(7).
+// killJob ends the whole job now: the main process with all others, or, once that
+// has ended by itself, what lingers.
 func (s *Session) killJob(p *process) {
+	if p.hurry != nil {
+		p.hurry()
+		return
+	}
+	p.killed = true
 	st := p.start
-	s.wg.Go(func() {
-		err := st.job.Kill()
-		if err == nil || errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ENODEV) {
-			return // killed, or gone already
-		}
-		s.log.Error("cannot kill the process's cgroup, killing its pen", attrProc(p.id), attrErr(err))
-		if err := st.proc.Kill(); err != nil {
-			s.log.Error("cannot kill the pen", attrProc(p.id), attrErr(err))
-		}
-	})
+	s.wg.Go(func() { s.killCgroup(p.id, st) })
+}
+
+// killCgroup kills the job's cgroup; where that fails, PID 1 of the pen, with which the
+// kernel ends everything inside: pid_namespaces(7).
+func (s *Session) killCgroup(id string, st *started) {
+	err := st.job.Kill()
+	if err == nil || errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ENODEV) {
+		return // killed, or gone already
+	}
+	s.log.Error("cannot kill the process's cgroup, killing its pen", attrProc(id), attrErr(err))
+	if err := st.proc.Kill(); err != nil {
+		s.log.Error("cannot kill the pen", attrProc(id), attrErr(err))
+	}
 }
 
 // endRest ends what the main process left behind, drains the pipes, collects the
@@ -55,9 +63,14 @@ func (s *Session) endRest(p *process) {
 		linger = 0
 	}
 	f := facts{cause: p.cause, by: p.by, scope: p.scope, end: p.end, started: st.at} // no event changes them any more
+	ctx, killed := context.WithoutCancel(p.ctx), p.killed
+	lctx, cancel := context.WithTimeout(ctx, linger)
+	p.hurry = cancel
 	s.wg.Go(func() {
-		ctx := context.WithoutCancel(p.ctx)
-		f.end.survivors = s.empty(ctx, p.id, st.job, linger)
+		defer cancel()
+		if left := s.empty(ctx, lctx, p.id, st); !killed {
+			f.end.survivors = left
+		}
 		if st.in != nil {
 			st.in.End()
 		}
@@ -96,27 +109,21 @@ func (s *Session) denies(ctx context.Context, id string, st *started) []sandbox.
 	return all
 }
 
-// empty lets children live for linger, then kills the job and waits until it is
-// empty. It returns the pids that were there when the main process had ended.
-func (s *Session) empty(ctx context.Context, id string, job *cgroup.Job, linger time.Duration) []int {
+// empty lets children live until linger ends, then kills the job and waits until it
+// is empty. It returns the pids that were there before that kill.
+func (s *Session) empty(ctx, linger context.Context, id string, st *started) []int {
+	job := st.job
 	if empty, err := job.Empty(); empty && err == nil {
 		return nil // most leave nothing behind
 	}
-	if linger > 0 {
-		lctx, cancel := context.WithTimeout(ctx, linger)
-		err := job.WaitEmpty(lctx)
-		cancel()
-		if err == nil {
-			return nil
-		}
+	if linger.Err() == nil && job.WaitEmpty(linger) == nil {
+		return nil
 	}
 	left, err := job.Pids()
 	if err != nil {
 		s.log.Warn("cannot list what is left of the process, ending it all the same", attrProc(id), attrErr(err))
 	}
-	if err := job.Kill(); err != nil {
-		s.log.Error("cannot kill the process's cgroup", attrProc(id), attrErr(err))
-	}
+	s.killCgroup(id, st)
 	ectx, cancel := context.WithTimeout(ctx, emptyTime)
 	defer cancel()
 	if err := job.WaitEmpty(ectx); err != nil {

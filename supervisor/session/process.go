@@ -32,6 +32,8 @@ type process struct {
 	by      string
 	scope   string
 	grace   *time.Timer
+	hurry   context.CancelFunc // ends linger; nil while the main process runs
+	killed  bool               // the whole job was, before the main process ended: nothing outlived it
 	timers  []*time.Timer
 	end     ending
 	verdict *proto.Verdict

@@ -169,6 +169,43 @@ func TestAWriterThatOutlivesTheMainProcessLosesNothing(t *testing.T) {
 	}
 }
 
+// TestWhatIsKilledWithTheMainProcessDidNotOutliveIt: a kill ends all at once, and
+// some are still on their way out when the main process is gone.
+func TestWhatIsKilledWithTheMainProcessDidNotOutliveIt(t *testing.T) {
+	t.Parallel()
+	d := start(t, "")
+	c := d.agent()
+	for range 3 {
+		p := spawn(t, c, shell(`for i in $(seq 24); do python3 -c 'b = bytearray(1 << 23)
+import time; time.sleep(600)' & done; sleep 1; echo up; wait`))
+		await(t, p, "up\n")
+		if s, err := p.Kill(soon(t), proto.SigKill); err != nil || s != proto.StatusKilled {
+			t.Errorf("Kill(SIGKILL) = %s, %v; want killed", s, err)
+		}
+		if _, _, v := output(t, p); v.Cause != proto.CauseKilled || len(v.Survivors) != 0 {
+			t.Errorf("verdict = %+v; want killed and no survivor", v)
+		}
+	}
+}
+
+// TestALingererThatIsKilledIsASurvivor: it outlived the main process, and a request
+// ended it before its time was over.
+func TestALingererThatIsKilledIsASurvivor(t *testing.T) {
+	t.Parallel()
+	d := start(t, basic("", "    linger: 60s"))
+	c := d.agent()
+	p := spawn(t, c, shell(`sleep 600 & echo up; exit 4`))
+	await(t, p, "up\n")
+	eventually(t, "the main process ends", func() bool { return procState(p.PID) == "" || procState(p.PID) == "Z" })
+	time.Sleep(100 * time.Millisecond) // until its end is known
+	if _, err := p.Kill(soon(t), proto.SigKill); err == nil || !strings.Contains(err.Error(), string(proto.CodeProcDead)) {
+		t.Errorf("Kill(SIGKILL) of what lingers = %v; want that the process itself has ended", err)
+	}
+	if _, _, v := output(t, p); v.Cause != proto.CauseExited || v.Code != 4 || len(v.Survivors) != 1 {
+		t.Errorf("verdict = %+v; want exited 4 and one survivor", v)
+	}
+}
+
 // TestTimeouts of every kind.
 func TestTimeouts(t *testing.T) {
 	t.Parallel()
