@@ -80,7 +80,7 @@ func TestStraceEqualsProgram(t *testing.T) {
 		int(image.RegStatus): image.FDStatus, int(image.RegUID): 65533, int(image.RegGID): 65533,
 		int(image.RegInitUID): 65532, int(image.RegInitGID): 65532, int(image.RegScript): 0,
 	}}
-	_, init, ok := cutLine(read("t."+pids[0]), "execve(", "= 0")
+	_, init, ok := cutLine(read("t."+pids[0]), "execve", "= 0") // execve(2) or execveat(2)
 	if !ok {
 		t.Fatal("no execve of PID 1 in the trace")
 	}

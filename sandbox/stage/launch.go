@@ -153,7 +153,8 @@ type launcher struct {
 	names   []string
 	clones  []*os.File // of trees that are attached somewhere
 	pen     *pen
-	pid     int // PID 1
+	pid     int    // PID 1
+	net     uint64 // inode of the network namespace that was made for it beforehand; 0: it made its own
 	target  int
 	started bool
 }
@@ -368,7 +369,7 @@ func (l *launcher) start() error {
 	if err != nil {
 		return failed("open the first gate", err)
 	}
-	pid, pidfd, err := launch.Run(s)
+	pid, pidfd, net, err := l.s.nursery.start(s)
 	if err != nil {
 		if pid > 0 {
 			err = errors.Join(err, reapPid(pid))
@@ -379,7 +380,7 @@ func (l *launcher) start() error {
 	if err != nil {
 		return errors.Join(failed("watch PID 1", err), syscall.Kill(pid, syscall.SIGKILL), reapPid(pid))
 	}
-	l.pid = pid
+	l.pid, l.net = pid, net
 	l.pen = &pen{pidfd: poll, prog: l.v.prog, made: l.m.made, watches: l.m.watches, gate: l.gate2, gone: make(chan struct{})}
 	l.m.made, l.m.watches = nil, nil
 	l.started = true

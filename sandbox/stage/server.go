@@ -89,6 +89,7 @@ type server struct {
 	idmaps   *idmaps
 	places   *places
 	pens     *pens
+	nursery  *nursery // nil: PID 1s are started in the host's mount namespace
 
 	requests chan struct{} // a token for each
 	launches chan struct{}
@@ -216,6 +217,9 @@ func newServer(ctx context.Context, conn *os.File, c Config) (*server, error) {
 	if s.masks, err = newMasks(); err != nil {
 		return nil, err
 	}
+	if s.rootless == nil {
+		s.nursery = newNursery()
+	}
 	return s, nil
 }
 
@@ -242,6 +246,7 @@ func (s *server) sweepTrees() error {
 func (s *server) close() error {
 	err := s.profiles.close()
 	s.rootless.close()
+	s.nursery.close()
 	s.idmaps.close()
 	s.masks.close()
 	linux.CloseAll(s.null, s.dumpable)

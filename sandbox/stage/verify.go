@@ -166,8 +166,8 @@ func (l *launcher) control(n sandbox.Need, e *sandbox.Enforcement, t *mountTable
 	switch n.Control {
 	case sandbox.ControlMounts:
 		err := t.check(l)
-		if err == nil && e.Namespaces["mnt"] == l.s.own["mnt"] {
-			err = errors.New("the target is in the host's mnt namespace")
+		if m := e.Namespaces["mnt"]; err == nil && (m == l.s.own["mnt"] || m == l.s.nursery.inode()) {
+			err = errors.New("the target is in the host's mnt namespace, or in the stage's")
 		}
 		shown(err == nil, sandbox.ProofMount, fmt.Sprint(err))
 	case sandbox.ControlLandlock:
@@ -186,7 +186,7 @@ func (l *launcher) control(n sandbox.Need, e *sandbox.Enforcement, t *mountTable
 		ns("ipc")
 	case sandbox.ControlNetNS:
 		off = off || l.p.Net == sandbox.NetHost
-		ns("net")
+		shown(l.ownNet(e.Namespaces["net"]), sandbox.ProofProc, "the target is in the host's net namespace, or in another than was made for it")
 	case sandbox.ControlRlimits:
 		shown(slices.Equal(e.Rlimits, l.p.Rlimits), sandbox.ProofProc, fmt.Sprintf("in force are %v", e.Rlimits))
 		if c.State == sandbox.StateEnforced {
@@ -199,6 +199,11 @@ func (l *launcher) control(n sandbox.Need, e *sandbox.Enforcement, t *mountTable
 		c.State, c.ProvedBy, c.Detail = sandbox.StateOff, "", ""
 	}
 	return c, true
+}
+
+// ownNet reports whether a network namespace is the pen's own.
+func (l *launcher) ownNet(inode uint64) bool {
+	return inode != l.s.own["net"] && (l.net == 0 || inode == l.net)
 }
 
 // procStatus is what status in proc(5) shows of the target.

@@ -24,6 +24,10 @@ type Start struct {
 	Argv    []string    // of the target
 	Env     []string
 
+	// On calls f once on the thread to start from, before it returns. PID 1 begins with a
+	// copy of that thread's mount namespace and root. nil: any thread.
+	On func(f func())
+
 	// With CLONE_NEWUSER; user_namespaces(7).
 	UIDMaps, GIDMaps []syscall.SysProcIDMap
 	Groups           Groups
@@ -68,6 +72,14 @@ func Run(s Start) (int, *os.File, error) {
 	return pid, os.NewFile(uintptr(pidfd), "pidfd"), nil
 }
 
+func (s Start) on(f func()) {
+	if s.On == nil {
+		f()
+		return
+	}
+	s.On(f)
+}
+
 // forkExec starts an image by package syscall: a vfork, but with CLONE_NEWUSER a
 // fork that copies our memory's page tables.
 func forkExec(s Start, im int) (pid, pidfd int, err error) {
@@ -87,7 +99,7 @@ func forkExec(s Start, im int) (pid, pidfd int, err error) {
 	}
 	argv := append([]string{s.Program, s.Dir}, s.Argv...)
 	attr := &syscall.ProcAttr{Env: s.Env, Files: table(s.Files), Sys: sys}
-	pid, err = syscall.ForkExec("/proc/self/fd/"+strconv.Itoa(im), argv, attr)
+	s.on(func() { pid, err = syscall.ForkExec("/proc/self/fd/"+strconv.Itoa(im), argv, attr) })
 	if err != nil {
 		return 0, -1, os.NewSyscallError("clone", err)
 	}

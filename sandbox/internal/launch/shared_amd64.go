@@ -37,41 +37,40 @@ const (
 // sharing reports whether runShared may start s. Where the child changes its ids the
 // kernel sets our memory to be not dumpable, which it must be already: prctl(2).
 func sharing(s Start) bool {
-	if s.Flags&unix.CLONE_NEWUSER == 0 {
-		return false // ForkExec does it as fast: vfork
-	}
 	d, err := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0)
 	return s.Credential == nil || err == nil && d == 0
 }
 
-// runShared is ForkExec for an image in a user namespace of its own, without the
-// copy of our memory that ForkExec makes there: clone3(2) with CLONE_VM, CLONE_PIDFD,
-// CLONE_CLEAR_SIGHAND (Linux 5.5) and CLONE_INTO_CGROUP (5.7). The child waits until
-// its id maps are written, which a child of vfork could not, and shares our memory
-// until its exec; all that it reads of it lies in a block of its own.
+// runShared is ForkExec for an image, without the copy of our memory that ForkExec
+// makes for a user namespace, and with the child's way to its exec beside ours:
+// clone3(2) with CLONE_VM, CLONE_PIDFD, CLONE_CLEAR_SIGHAND (Linux 5.5) and
+// CLONE_INTO_CGROUP (5.7). In a user namespace the child waits until its id maps are
+// written, which a child of vfork could not. It shares our memory until its exec; all
+// that it reads of it lies in a block of its own.
 func runShared(s Start, im int) (pid, pidfd int, err error) {
-	var gate [2]int
-	if err := unix.Pipe2(gate[:], unix.O_CLOEXEC); err != nil {
-		return 0, -1, os.NewSyscallError("pipe2", err)
+	gate, err := mapGate(s)
+	if err != nil {
+		return 0, -1, err
 	}
-	defer func() { _ = unix.Close(gate[1]) }()
+	defer func() { closeAll(gate) }()
 	b, err := newBlock(s, im, gate)
 	if err != nil {
-		return 0, -1, errors.Join(err, os.NewSyscallError("close", unix.Close(gate[0])))
+		return 0, -1, err
 	}
 	defer b.free()
-	syscall.ForkLock.Lock()
-	pid = cloneShared(uintptr(b.addr(0)))
-	syscall.ForkLock.Unlock()
-	_ = unix.Close(gate[0])
+	s.on(func() {
+		syscall.ForkLock.Lock()
+		pid = cloneShared(uintptr(b.addr(0)))
+		syscall.ForkLock.Unlock()
+	})
 	if pid < 0 {
 		return 0, -1, os.NewSyscallError("clone3", syscall.Errno(-pid))
 	}
 	pidfd = int(int32(b.load(atPidfd)))
-	err = writeMaps(pid, s)
-	if err == nil {
-		_, err = unix.Write(gate[1], []byte{1})
-		err = os.NewSyscallError("write gate", err)
+	if gate != nil {
+		closeAll(gate[:1])
+		err = openGate(pid, s, gate[1])
+		gate = gate[1:]
 	}
 	if err != nil {
 		_ = unix.Kill(pid, unix.SIGKILL) // it is ours and was not waited for
@@ -87,6 +86,34 @@ func runShared(s Start, im int) (pid, pidfd int, err error) {
 	return pid, pidfd, nil
 }
 
+// mapGate is the pipe, read end first, at which the child waits until its id maps are
+// written; nil where it has none.
+func mapGate(s Start) ([]int, error) {
+	if s.Flags&unix.CLONE_NEWUSER == 0 {
+		return nil, nil
+	}
+	gate := make([]int, 2)
+	if err := unix.Pipe2(gate, unix.O_CLOEXEC); err != nil {
+		return nil, os.NewSyscallError("pipe2", err)
+	}
+	return gate, nil
+}
+
+// openGate writes the id maps and lets the child go on.
+func openGate(pid int, s Start, gate int) error {
+	if err := writeMaps(pid, s); err != nil {
+		return err
+	}
+	_, err := unix.Write(gate, []byte{1})
+	return os.NewSyscallError("write gate", err)
+}
+
+func closeAll(fds []int) {
+	for _, n := range fds {
+		_ = unix.Close(n) // a pipe's end: there is nothing to lose
+	}
+}
+
 // block is memory that a child reads and writes while it shares ours. It lies
 // outside of Go's heap, so that nothing moves or frees it.
 type block struct {
@@ -95,7 +122,7 @@ type block struct {
 	steps []string // what each does
 }
 
-func newBlock(s Start, im int, gate [2]int) (*block, error) {
+func newBlock(s Start, im int, gate []int) (*block, error) {
 	argv := append([]string{s.Program, s.Dir}, s.Argv...)
 	size := atSteps + stepSize*(12+3*len(s.Files)+len(s.Ambient))
 	strs := size
@@ -105,16 +132,18 @@ func newBlock(s Start, im int, gate [2]int) (*block, error) {
 		}
 		size += 8 + len(v) + 1
 	}
-	mem, err := unix.Mmap(-1, 0, size+16, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	mem, err := unix.Mmap(-1, 0, size+16, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_POPULATE)
 	if err != nil {
 		return nil, os.NewSyscallError("mmap", err)
 	}
 	b := &block{mem: mem, used: strs}
 	b.clone(s)
 	a, e := b.list(argv), b.list(s.Env)
-	b.gate(gate)
+	if gate != nil {
+		b.gate(gate)
+	}
 	b.ids(s)
-	b.files(s.Files, append(gate[:], im))
+	b.files(s.Files, append(slices.Clone(gate), im))
 	b.step("rt_sigprocmask", unix.SYS_RT_SIGPROCMASK, anyValue, unix.SIG_SETMASK, b.addr(atEmpty), 0, 8)
 	b.step("execveat", unix.SYS_EXECVEAT, anyValue, uint64(im), b.addr(atEmpty), a, e, unix.AT_EMPTY_PATH)
 	return b, nil
@@ -164,7 +193,7 @@ func (b *block) list(all []string) uint64 {
 
 // gate waits for the id maps. The child's own copy of the write end goes first, so
 // that our end is the child's end too.
-func (b *block) gate(gate [2]int) {
+func (b *block) gate(gate []int) {
 	b.step("close", unix.SYS_CLOSE, 0, uint64(gate[1]))
 	b.step("read id map gate", unix.SYS_READ, 1, uint64(gate[0]), b.addr(atByte), 1)
 }

@@ -82,7 +82,7 @@ func output(tb testing.TB, s Start, r *os.File, run func(Start, int) (int, int, 
 }
 
 // status is what a shell in the new process sees of itself; forkExec's is the model.
-const status = `echo "$0 $1 $X"; grep -E '^(Uid|Gid|Groups|Sig|Shd|Cap|NoNew)' /proc/self/status; cat /proc/self/uid_map /proc/self/setgroups; cd /proc/$$/fd; echo *`
+const status = `echo "$0 $1 $X"; grep -E '^(Uid|Gid|Groups|Sig[PBIC]|Shd|Cap|NoNew)' /proc/self/status; cat /proc/self/uid_map /proc/self/setgroups; cd /proc/$$/fd; echo *`
 
 func TestSharedIsAsForkExec(t *testing.T) {
 	needUserNS(t)
@@ -97,6 +97,10 @@ func TestSharedIsAsForkExec(t *testing.T) {
 		}},
 		{"no groups", func(s *Start) {
 			s.Groups, s.Credential = GroupsDenied, nil
+		}},
+		{"no user namespace", func(s *Start) {
+			s.Flags &^= unix.CLONE_NEWUSER
+			s.UIDMaps, s.GIDMaps, s.Groups, s.Credential = nil, nil, GroupsDenied, nil
 		}},
 		{"crossed descriptors", func(s *Start) {
 			a, b := s.Files[0], s.Files[1]
@@ -273,7 +277,7 @@ func hang(t *testing.T) {
 		if err := unix.Pipe2(gate[:], unix.O_CLOEXEC); err != nil {
 			t.Fatal(err)
 		}
-		b, err := newBlock(s, int(s.Image.Fd()), gate)
+		b, err := newBlock(s, int(s.Image.Fd()), gate[:])
 		if err != nil {
 			t.Fatal(err)
 		}
