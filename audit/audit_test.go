@@ -72,6 +72,7 @@ func events() []Event {
 		&Ended{Process: "p", Verdict: Verdict{Cause: "oom", Signal: "SIGKILL", Usage: Usage{Wall: 1.5, MemoryPeak: 9}, Output: Output{Stdout: 1, Drained: true}, Survivors: []int{4}, StartedAt: at, EndedAt: at}},
 		&OperatorUse{Action: "proc/kill/req", Target: "s2", Process: "p", Signal: "SIGTERM"},
 		&Program{File: file, Err: "e"},
+		&Flood{Of: FloodRefused, Count: 3, Since: at},
 		&Gap{Reason: "torn", Offset: 1, Bytes: 2, Lost: 3, Since: at, Cause: "c"},
 	}
 }

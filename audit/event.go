@@ -26,6 +26,7 @@ const (
 	KindEnded         Kind = "ended"
 	KindOperatorUse   Kind = "operator_use"
 	KindProgram       Kind = "program"
+	KindFlood         Kind = "flood"
 	KindGap           Kind = "gap"
 )
 
@@ -208,6 +209,23 @@ type Program struct {
 	Err string `json:"err,omitzero"`
 }
 
+// FloodOf is what a Flood counts.
+type FloodOf string
+
+// What floods are of.
+const (
+	FloodRefused FloodOf = "refused" // connections that were not admitted, beyond the first
+	FloodBroken  FloodOf = "broken"  // connections that ended before they were admitted or refused, beyond the first
+	FloodDenied  FloodOf = "denied"  // spawns that were answered busy, unlooked at, since policy denied too many of the uid's
+)
+
+// Flood counts events of one uid, or with ManyUIDs of several, that have no record of their own.
+type Flood struct {
+	Of    FloodOf   `json:"of"`
+	Count int64     `json:"count"`
+	Since time.Time `json:"since"` // of the first of them; the last is at most a second before the record
+}
+
 // Gap says that something is missing at this place: it is written by the log itself, at Open and once writing works again.
 type Gap struct {
 	Reason string    `json:"reason"`         // torn: the last write did not end in a whole line; unavailable: writing failed
@@ -230,10 +248,15 @@ func (StartFailed) kind() Kind   { return KindStartFailed }
 func (Ended) kind() Kind         { return KindEnded }
 func (OperatorUse) kind() Kind   { return KindOperatorUse }
 func (Program) kind() Kind       { return KindProgram }
+func (Flood) kind() Kind         { return KindFlood }
 func (Gap) kind() Kind           { return KindGap }
 
 func (d Decision) redact() Event {
-	d.Argv, d.Env, d.Cwd = RedactArgs(d.Argv), RedactEnv(d.Env), RedactText(d.Cwd)
+	most := maxTotal
+	if !d.Allowed { // it costs the caller nothing
+		most = maxDenied
+	}
+	d.Argv, d.Env, d.Cwd = redactArgs(d.Argv, most), redactEnv(d.Env, most), RedactText(d.Cwd)
 	return d
 }
 
@@ -274,6 +297,8 @@ func newEvent(k Kind) any {
 		return new(OperatorUse)
 	case KindProgram:
 		return new(Program)
+	case KindFlood:
+		return new(Flood)
 	case KindGap:
 		return new(Gap)
 	}

@@ -14,20 +14,24 @@ const Hidden = "[redacted]"
 
 // Bounds of what a caller's words may take up in a record.
 const (
-	maxWord  = 4 << 10  // bytes of one argument or variable
-	maxWords = 512      // arguments or variables
-	maxTotal = 64 << 10 // bytes of all together
+	maxWord   = 4 << 10  // bytes of one argument or variable
+	maxWords  = 512      // arguments or variables
+	maxTotal  = 64 << 10 // bytes of all together
+	maxDenied = 4 << 10  // bytes of all together where policy said no
 )
 
 // RedactArgs takes secrets out of an argument list: values of options and assignments whose name says that they are secret, the operand after
 // such an option, headers, tokens of known form, passwords in URLs. The list is bounded too; what was cut is counted in place.
-func RedactArgs(args []string) []string {
+func RedactArgs(args []string) []string { return redactArgs(args, maxTotal) }
+
+// redactArgs is RedactArgs with another bound for all arguments together.
+func redactArgs(args []string, most int) []string {
 	out := make([]string, 0, min(len(args), maxWords))
 	short := shortOptions(args)
 	hideNext, script := false, false
 	total := 0
 	for i, arg := range args {
-		if i > maxWords || total > maxTotal { // bound cuts here too; what is after it need not be searched
+		if i > maxWords || total > most { // bound cuts here too; what is after it need not be searched
 			out = append(out, make([]string, len(args)-i)...)
 			break
 		}
@@ -49,15 +53,18 @@ func RedactArgs(args []string) []string {
 		total += len(word)
 		out = append(out, word)
 	}
-	return bound(out)
+	return bound(out, most)
 }
 
 // RedactEnv takes secrets out of NAME=value pairs: the whole value where the name says so, else as RedactText.
-func RedactEnv(env []string) []string {
+func RedactEnv(env []string) []string { return redactEnv(env, maxTotal) }
+
+// redactEnv is RedactEnv with another bound for all variables together.
+func redactEnv(env []string, most int) []string {
 	out := make([]string, 0, min(len(env), maxWords))
 	total := 0
 	for i, pair := range env {
-		if i > maxWords || total > maxTotal {
+		if i > maxWords || total > most {
 			out = append(out, make([]string, len(env)-i)...)
 			break
 		}
@@ -72,7 +79,7 @@ func RedactEnv(env []string) []string {
 		}
 		total += len(out[i])
 	}
-	return bound(out)
+	return bound(out, most)
 }
 
 // RedactText takes secrets out of free text, such as a shell script or an error. It takes time in proportion to the
@@ -330,11 +337,11 @@ func dropped(n int) string {
 }
 
 // bound limits the number of words and their total length.
-func bound(words []string) []string {
+func bound(words []string, most int) []string {
 	total := 0
 	for i, w := range words {
 		total += len(w)
-		if i == maxWords || total > maxTotal {
+		if i == maxWords || total > most {
 			return append(words[:i:i], fmt.Sprintf("[+%d words]", len(words)-i))
 		}
 	}

@@ -42,8 +42,16 @@ func (d *daemon) serveConn(ctx context.Context, c *socket.Conn) {
 	defer closing(log, file)
 	s, err := d.handshake(c, file)
 	if err != nil {
+		refused, ok := errors.AsType[*refusedError](err)
+		of := audit.FloodBroken
+		if ok {
+			of = audit.FloodRefused
+		}
+		if !d.floods.First(c.Peer().UID, of) {
+			return
+		}
 		log.Info("connection refused", slog.Any("error", err))
-		if refused, ok := errors.AsType[*refusedError](err); ok {
+		if ok {
 			d.note(audit.Subject{UID: c.Peer().UID}, audit.Refused{
 				PID: c.Peer().PID, Unit: c.Peer().Unit, Code: string(refused.code), Reason: refused.text,
 			})

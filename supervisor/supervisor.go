@@ -68,6 +68,7 @@ type daemon struct {
 	cgroups  *cgroup.Base
 	audit    *audit.Log
 	hasher   *audit.Hasher
+	floods   *audit.Tally
 	listener *socket.Listener
 	wg       sync.WaitGroup
 }
@@ -193,19 +194,26 @@ func (d *daemon) note(s audit.Subject, e audit.Event) {
 	}
 }
 
+// tellFlood records and logs what was only counted.
+func (d *daemon) tellFlood(s audit.Subject, f audit.Flood) {
+	d.log.Warn("flood", slog.String("of", string(f.Of)), slog.Int("uid", int(s.UID)), slog.Int64("count", f.Count))
+	d.note(s, f)
+}
+
 func (d *daemon) openAudit(ctx context.Context) (func() error, error) {
 	s := d.policy.Load().Audit()
 	l, err := audit.Open(filepath.Join(d.c.State, "audit.log"), audit.Options{Sync: audit.Sync(s.Sync), Interval: s.Interval})
 	if err != nil {
 		return nil, err
 	}
-	d.audit, d.hasher = l, audit.NewHasher(l, hashedPrograms)
+	d.audit, d.hasher, d.floods = l, audit.NewHasher(l, hashedPrograms), audit.NewTally()
 	hctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var wg sync.WaitGroup
 	hash := func(ctx context.Context) error {
 		return d.hasher.Serve(ctx, func(f func()) { go f() }) // not waited for: what hangs in it never comes back
 	}
-	for _, serve := range []func(context.Context) error{l.Serve, hash} {
+	flood := func(ctx context.Context) error { return d.floods.Serve(ctx, d.tellFlood) }
+	for _, serve := range []func(context.Context) error{l.Serve, hash, flood} {
 		wg.Go(func() {
 			if err := serve(hctx); err != nil && hctx.Err() == nil {
 				d.log.Error("audit", slog.Any("error", err))
@@ -246,7 +254,7 @@ func (d *daemon) openStage(ctx context.Context) (func() error, error) {
 	}
 	d.stage = s
 	d.host = &session.Host{
-		Stage: s, Cgroups: d.cgroups, Audit: d.audit, Hasher: d.hasher, Registry: session.NewRegistry(r.First, r.Count), Buffers: relay.NewBuffers(),
+		Stage: s, Cgroups: d.cgroups, Audit: d.audit, Hasher: d.hasher, Floods: d.floods, Registry: session.NewRegistry(r.First, r.Count), Buffers: relay.NewBuffers(),
 		Policy: d.policy.Load, State: d.c.State, Started: time.Now(), Log: d.log,
 	}
 	return s.Close, nil
@@ -354,6 +362,9 @@ func (d *daemon) accept(ctx context.Context) {
 		var refused *socket.RefusedError
 		switch {
 		case errors.As(err, &refused):
+			if !d.floods.First(refused.Peer.UID, audit.FloodRefused) {
+				continue
+			}
 			d.log.Warn("connection refused", slog.Any("error", err))
 			d.note(audit.Subject{UID: refused.Peer.UID}, audit.Refused{
 				PID: refused.Peer.PID, Unit: refused.Peer.Unit, Code: string(proto.CodeUnauthorized), Reason: refused.Error(),

@@ -3,6 +3,7 @@ package session
 import (
 	"fmt"
 	"sync"
+	"time"
 
 	"pinfold/supervisor/relay"
 )
@@ -20,6 +21,7 @@ type Registry struct {
 	first    uint32
 	count    uint32
 	next     uint32
+	denials  pace
 }
 
 // account is whose quota something counts against: one uid under one rule of the
@@ -42,7 +44,7 @@ type Quota struct{ Sessions, Processes int }
 func NewRegistry(first, count uint32) *Registry {
 	return &Registry{
 		sessions: map[string]*Session{}, owners: map[string]*Session{}, callers: map[account]*counts{}, budgets: map[account]*relay.Budget{}, uids: map[uint32]bool{},
-		first: first, count: count, next: first + 1,
+		first: first, count: count, next: first + 1, denials: pace{full: map[uint32]time.Time{}},
 	}
 }
 

@@ -37,6 +37,7 @@ type Host struct {
 	Cgroups  *cgroup.Base
 	Audit    *audit.Log
 	Hasher   *audit.Hasher
+	Floods   *audit.Tally // of what has no record of its own
 	Registry *Registry
 	Buffers  *relay.Buffers        // of all relays together
 	Policy   func() *policy.Policy // the one in force now

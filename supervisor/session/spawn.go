@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 
+	"pinfold/audit"
 	"pinfold/cgroup"
 	"pinfold/policy"
 	"pinfold/proto"
@@ -33,6 +34,10 @@ func (s *Session) spawn(r *proto.SpawnReq, answer respond) {
 		return
 	case s.over != "":
 		refuse(proto.CodeShuttingDown, "cannot start process: the session is ending", "")
+		return
+	case s.host.Registry.denials.held(s.caller.UID, time.Now()):
+		s.host.Floods.Count(s.caller.UID, audit.FloodDenied)
+		refuse(proto.CodeBusy, fmt.Sprintf("cannot start process: policy has refused too many spawns of uid %d", s.caller.UID), "ask again later, and not for what was refused")
 		return
 	}
 	if err := s.host.Registry.takeProcess(s.account(), Quota{Processes: s.adm.Quota.Processes}); err != nil {
@@ -116,6 +121,9 @@ func (s *Session) launch(p *process, pol *policy.Policy) (*started, *proto.Spawn
 		defer dir.Close()
 	}
 	p.laps.Lap("decide")
+	if _, ok := errors.AsType[*policy.Denied](err); ok {
+		s.host.Registry.denials.denied(s.caller.UID, time.Now())
+	}
 	if rerr := s.recordDecision(p, g, err); rerr != nil && err == nil && pol.Audit().OnFailure == policy.FailureRefuse {
 		return fail(&auditError{rerr})
 	}

@@ -23,7 +23,7 @@ var named = regexp.MustCompile(`^(max|Max|min|Min|default|Default)[A-Z]`)
 // limitFiles are the files whose constants are limits whatever they are called.
 func limitFiles() []string {
 	return []string{
-		"audit/audit.go", "audit/hash.go", "audit/record.go", "audit/redact.go",
+		"audit/audit.go", "audit/hash.go", "audit/record.go", "audit/redact.go", "audit/tally.go",
 		"cgroup/cgroup.go", "cgroup/dir.go", "cgroup/group.go", "cgroup/kill.go", "cgroup/oom.go", "cgroup/settings.go",
 		"cmd/pinfold/conn.go", "cmd/pinfold/connect.go", "cmd/pinfold/daemon.go", "cmd/pinfold/forward.go",
 		"policy/defaults.go", "policy/environ.go", "policy/yaml.go",
@@ -33,7 +33,7 @@ func limitFiles() []string {
 		"sandbox/stage/scratch.go", "sandbox/stage/server.go", "sandbox/stage/trusted.go",
 		"supervisor/conn.go", "supervisor/state.go", "supervisor/supervisor.go",
 		"supervisor/relay/relay.go",
-		"supervisor/session/end.go", "supervisor/session/envdir.go", "supervisor/session/outbox.go", "supervisor/session/plan.go",
+		"supervisor/session/end.go", "supervisor/session/envdir.go", "supervisor/session/outbox.go", "supervisor/session/pace.go", "supervisor/session/plan.go",
 		"supervisor/session/process.go", "supervisor/session/session.go", "supervisor/session/spawn.go", "supervisor/session/trees.go",
 		"supervisor/socket/frames.go", "supervisor/socket/listen.go", "supervisor/socket/peer.go",
 		"systemd/listen.go", "systemd/notify.go",
@@ -44,6 +44,7 @@ func limitFiles() []string {
 func noLimits() map[string]string {
 	return map[string]string{
 		"cmd/pinfold.readyFD":               "a descriptor",
+		"audit.ManyUIDs":                    "a uid",
 		"cgroup.leastPage":                  "how the kernel reads",
 		"cgroup.longestRecord":              "how the kernel writes",
 		"proto.longest":                     "what a Duration can hold",
