@@ -4,7 +4,9 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -51,6 +53,60 @@ func words(t *testing.T, pkg, typ string) []string {
 		t.Fatalf("package %s has %d constants of type %s; want at least 5", pkg, len(out), typ)
 	}
 	return out
+}
+
+// unsent returns the values of the constants of one type in package proto that none of
+// these packages uses: nothing sends them.
+func unsent(t *testing.T, typ string, pkgs ...string) []string {
+	t.Helper()
+	var text strings.Builder
+	for _, pkg := range pkgs {
+		files, err := filepath.Glob(filepath.Join(top, pkg, "*.go"))
+		if err != nil || len(files) == 0 {
+			t.Fatalf("package %s = %v, %v; want files", pkg, files, err)
+		}
+		for _, name := range files {
+			if strings.HasSuffix(name, "_test.go") || strings.HasSuffix(name, "proto/names.go") {
+				continue
+			}
+			b, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			text.Write(b)
+		}
+	}
+	b, err := os.ReadFile(filepath.Join(top, "proto/names.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, m := range regexp.MustCompile(`(?m)^\t(`+typ+`\w+) +`+typ+` += "(\w+)"`).FindAllStringSubmatch(string(b), -1) {
+		if !regexp.MustCompile(`\b` + m[1] + `\b`).MatchString(text.String()) {
+			out = append(out, m[2])
+		}
+	}
+	return out
+}
+
+// Words of the wire that nothing sends are reserved, and the protocol says so; what it
+// calls reserved is sent by nothing.
+func TestUnsentWordsAreReserved(t *testing.T) {
+	want := slices.Concat(
+		unsent(t, "Code", "proto", "supervisor", "supervisor/session"),
+		unsent(t, "Cause", "supervisor/session"),
+	)
+	var got []string
+	for _, cells := range rows(read(t, "protocol.md")) {
+		if strings.Contains(cells[1], "reserved for") {
+			got = append(got, strings.Trim(cells[0], "`"))
+		}
+	}
+	slices.Sort(want)
+	slices.Sort(got)
+	if !slices.Equal(got, want) || len(got) == 0 {
+		t.Errorf("protocol.md calls %q reserved; want %q, which nothing sends", got, want)
+	}
 }
 
 // section returns what stands in a document between a heading and the next of its
