@@ -208,12 +208,13 @@ func (j *Job) Limits() Limits {
 	return j.limits
 }
 
-// Freeze stops every task of the job and returns when all stand still: cgroup.freeze, Linux 5.2, cgroups(7).
+// Freeze stops every task of the job and returns when all stand still: cgroup.freeze, Linux 5.2, cgroups(7). Nothing calls it yet: it is for
+// processes that outlive the daemon (adoption).
 func (j *Job) Freeze(ctx context.Context) error {
 	return j.freeze(ctx, "1", 1)
 }
 
-// Thaw lets the job run on.
+// Thaw lets the job run on. Nothing calls it yet, as Freeze.
 func (j *Job) Thaw(ctx context.Context) error {
 	return j.freeze(ctx, "0", 0)
 }
@@ -248,7 +249,7 @@ func (j *Job) Kill() error {
 	return kill(d, name)
 }
 
-// KillAll ends the job and the first process too.
+// KillAll ends the job and the first process too. Nothing calls it yet: it is for a job whose PID 1 a new daemon does not adopt.
 func (j *Job) KillAll() error {
 	d, _, err := j.v2()
 	if err != nil {

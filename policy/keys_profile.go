@@ -39,7 +39,7 @@ func profileWhatFields() []field[profile] {
 			}
 			keep(n, &t.net)(enumOf(d, n, "network", NetNone, NetHost))
 		}},
-		{key{"exec", wordOf("anything", "listed"), "", "anything", "Which files may be executed inside: all that are visible, or only the listed programs with their interpreters, loaders and libraries. It governs files, not what a listed interpreter does by itself."}, func(d *decoder, n *node, t *profile) {
+		{key{"exec", wordOf("anything", "listed"), "", "anything", "Which files may be executed inside: all that are visible, or only the listed programs with their interpreters, loaders and libraries. A module that an interpreter loads by itself (dlopen) is not among them and does not load. It governs files, not what a listed interpreter does by itself."}, func(d *decoder, n *node, t *profile) {
 			keep(n, &t.exec)(enumOf(d, n, "exec", ExecAnything, ExecListed))
 		}},
 	}

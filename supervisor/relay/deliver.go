@@ -25,7 +25,8 @@ func (o *Output) Deliver(ctx context.Context, to Sink) error {
 // Follow sends a reader that is not the owner everything from a cursor on, then what
 // comes, until both streams have ended. It never slows the process: a reader that
 // falls behind what is kept gets a gap event with the range. It returns the cursor
-// behind the last byte that the sink took.
+// behind the last byte that the sink took. Nothing calls it yet: it is for readers beside
+// the owner (attach).
 func (o *Output) Follow(ctx context.Context, to Sink, f Format, from Cursor) (Cursor, error) {
 	at := []int64{from.Stdout, from.Stderr}
 	for i, s := range o.streams {

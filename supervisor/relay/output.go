@@ -172,7 +172,8 @@ func (o *Output) Cursor() Cursor {
 
 // SetCursor moves the owner's cursor to these offsets; numbers of events go on. An offset
 // whose bytes are freed already gives a gap event at the next Deliver. It fails with
-// ErrRange past the end and with ErrDelivering while Deliver runs.
+// ErrRange past the end and with ErrDelivering while Deliver runs. Nothing calls it yet: it
+// is for an owner that comes back (attach).
 func (o *Output) SetCursor(stdout, stderr int64) error {
 	if !o.delivering.CompareAndSwap(false, true) {
 		return ErrDelivering
@@ -202,7 +203,7 @@ func (o *Output) Retained(stream proto.Stream) (low, size int64) {
 }
 
 // SetFormat changes how the owner's events look, for an owner on a new connection. It
-// fails with ErrDelivering while Deliver runs.
+// fails with ErrDelivering while Deliver runs. Nothing calls it yet: it is for attach.
 func (o *Output) SetFormat(f Format) error {
 	if !o.delivering.CompareAndSwap(false, true) {
 		return ErrDelivering
@@ -244,7 +245,8 @@ func (o *Output) Close() error {
 }
 
 // Detach closes the spool files and leaves them in place, for the next daemon. Serve,
-// Deliver and Follow must have returned.
+// Deliver and Follow must have returned. Nothing calls it yet: it is for processes that
+// outlive the daemon (adoption).
 func (o *Output) Detach() error {
 	var err error
 	for _, s := range o.streams {
