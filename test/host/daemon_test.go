@@ -294,7 +294,7 @@ func (d *daemon) processes() ([]string, error) {
 		if err != nil || cerr != nil {
 			continue // it has just ended
 		}
-		if filepath.Base(dir) == strconv.Itoa(os.Getpid()) {
+		if filepath.Base(dir) == strconv.Itoa(os.Getpid()) || awaitsInit(dir) {
 			continue
 		}
 		if strings.Contains(string(groups), "/"+d.cgroup+"/") || strings.Contains(string(line), d.state) {
@@ -302,6 +302,17 @@ func (d *daemon) processes() ([]string, error) {
 		}
 	}
 	return out, nil
+}
+
+// awaitsInit reports whether a process has ended and only the host's init has not
+// reaped it yet: a killed stage leaves its dead children to it.
+func awaitsInit(dir string) bool {
+	b, err := os.ReadFile(filepath.Join(dir, "stat"))
+	if err != nil {
+		return true // reaped in this moment
+	}
+	f := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
+	return len(f) > 1 && f[0] == "Z" && f[1] == "1"
 }
 
 // cgroups lists the directories of the daemon's base in every hierarchy.

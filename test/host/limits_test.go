@@ -87,7 +87,7 @@ func TestTheOutputLimitEndsTheProcess(t *testing.T) {
 	t.Parallel()
 	d := start(t, basic("", "    output: { keep: 64KiB, limit: 1MiB }\n"+shortGrace))
 	c := d.agent()
-	out, _, v := run(t, c, proto.Spawn{Cmd: []string{"yes"}})
+	out, _, v := run(t, c, proto.Spawn{Cmd: []string{"yes", strings.Repeat("y", 1000)}})
 	if v.Cause != proto.CauseOutputLimit || len(out) != 1<<20 || v.Output.Stdout != 1<<20 {
 		t.Errorf("yes = %d bytes, %+v; want output_limit after just 1 MiB", len(out), v)
 	}

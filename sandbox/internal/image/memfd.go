@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -68,7 +69,10 @@ func sealed(name string, b []byte) (*os.File, error) {
 
 // unlinked writes the image to a file without a name and opens it again for
 // reading alone: a descriptor that can write makes its execution ETXTBSY.
+// Nothing is forked meanwhile: a child would hold a copy of it until it executes.
 func unlinked(dir string, b []byte) (*os.File, error) {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
 	w, err := os.OpenFile(dir, unix.O_TMPFILE|os.O_RDWR|unix.O_CLOEXEC, 0o500)
 	if err != nil {
 		return nil, err
