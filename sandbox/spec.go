@@ -67,6 +67,7 @@ type Entry struct {
 	Writable bool      `json:"writable,omitzero"`
 	NoExec   bool      `json:"noexec,omitzero"`
 	Follow   bool      `json:"follow,omitzero"`  // bind what a symlink Source leads to, at Path
+	Copy     bool      `json:"copy,omitzero"`    // a small file that all may read may be a copy, made anew when the file has changed by a later start
 	Missing  Missing   `json:"missing,omitzero"` // empty: fail
 }
 

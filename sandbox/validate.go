@@ -117,6 +117,7 @@ func (p *problems) entry(e Entry) {
 	p.check(e.Missing == "" || e.Missing == MissingFail || e.Missing == MissingSkip || e.Missing == MissingCreate,
 		"entry %s: missing %q is not fail, skip or create", e.Path, e.Missing)
 	p.check(e.Kind == EntryBind || !e.Follow, "entry %s: only a bind follows symlinks", e.Path)
+	p.check(e.Kind == EntryBind && !e.Writable || !e.Copy, "entry %s: only a read-only bind may be a copy", e.Path)
 	p.check(e.Kind == EntryFile || e.Data == "", "entry %s: only a file has data", e.Path)
 	switch e.Kind {
 	case EntryBind:

@@ -7,6 +7,7 @@ import (
 	"path"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -27,6 +28,8 @@ type source struct {
 	follow bool             // a symlink at the end was followed
 	id     sandbox.Identity // zero: it was absent
 	mode   uint32
+	copied bool // and its content must still be that of then
+	state  fileState
 }
 
 // viewBuilder assembles a view: a tmpfs that holds directories, small files,
@@ -35,6 +38,9 @@ type viewBuilder struct {
 	v   *view
 	a   *assembler
 	dev uint64 // of the tmpfs: only there may anything be made
+
+	devices   *os.File // not yet mounted tmpfs of /dev, which has the nodes; nil: there is none
+	deviceDev uint64
 }
 
 // buildView assembles the template of f: parents before children, in the order of
@@ -43,6 +49,9 @@ func buildView(a *assembler, f *sandbox.Profile) (*view, error) {
 	size := 1 << 20
 	for _, e := range f.View {
 		size += len(e.Data) + 4096
+		if e.Copy {
+			size += maxCopy
+		}
 	}
 	root, err := linux.NewMount("tmpfs", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV, linux.Option{Key: "source", Value: "view"},
 		linux.Option{Key: "mode", Value: "755"}, linux.Option{Key: "size", Value: strconv.Itoa(size)})
@@ -66,6 +75,10 @@ func (b *viewBuilder) build(f *sandbox.Profile) error {
 		return failed("look at the view", err)
 	}
 	b.dev = st.Dev
+	if err := b.deviceDir(f); err != nil {
+		return failed("make /dev", err)
+	}
+	defer func() { linux.CloseAll(b.devices) }()
 	for _, e := range f.View {
 		if err := b.entry(e); err != nil {
 			return failed("put "+string(e.Kind)+" "+e.Path+" into the view", err)
@@ -78,6 +91,9 @@ func (b *viewBuilder) build(f *sandbox.Profile) error {
 	}
 	if err := b.ptmx(); err != nil {
 		return failed("make /dev/ptmx", err)
+	}
+	if err := b.mountDevices(); err != nil {
+		return failed("mount /dev", err)
 	}
 	if err := linux.SetMount(b.v.root, linux.One, linux.Attr{Set: attrShut, Private: true}); err != nil {
 		return failed("make the view read-only", err)
@@ -130,7 +146,11 @@ func (b *viewBuilder) dir(p string) (*os.File, error) {
 	if p == "/" {
 		return linux.OpenAt(b.v.root, ".", unix.O_PATH|unix.O_DIRECTORY, linux.Beneath)
 	}
-	d, err := linux.OpenAt(b.v.root, strings.TrimPrefix(p, "/"), unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, linux.Beneath)
+	root, rel := b.v.root, strings.TrimPrefix(p, "/")
+	if b.devices != nil && sandbox.Below(p, "/dev") {
+		root, rel = b.devices, path.Join(".", strings.TrimPrefix(p, "/dev"))
+	}
+	d, err := linux.OpenAt(root, rel, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, linux.Beneath)
 	if !errors.Is(err, unix.ENOENT) {
 		return d, err
 	}
@@ -153,7 +173,7 @@ func (b *viewBuilder) ours(p string) (*os.File, error) {
 		return nil, err
 	}
 	st, err := linux.Stat(d)
-	if err == nil && st.Dev != b.dev {
+	if err == nil && st.Dev != b.dev && (b.devices == nil || st.Dev != b.deviceDev) {
 		err = fmt.Errorf("%s is a directory of the host, where nothing is made: %w", p, unix.EROFS)
 	}
 	if err != nil {
@@ -177,7 +197,12 @@ func (b *viewBuilder) entry(e sandbox.Entry) error {
 		return b.symlink(e.Source, e.Path)
 	case sandbox.EntryFile:
 		return b.file(e)
-	case sandbox.EntryBind, sandbox.EntryDevice:
+	case sandbox.EntryDevice:
+		if b.devices != nil {
+			return nil // it is there already
+		}
+		return b.bind(e)
+	case sandbox.EntryBind:
 		return b.bind(e)
 	}
 	return fmt.Errorf("unknown kind %q", e.Kind)
@@ -269,6 +294,11 @@ func writeFile(dir *os.File, name, data string) error {
 	if err := linux.MkfileAt(dir, name, 0o600); err != nil {
 		return err
 	}
+	// Nothing is forked while the file is open for writing: a child holds copies of
+	// our descriptors until it executes, and the view could not be made read-only
+	// (EBUSY) as long as one of them can write.
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
 	f, err := linux.OpenAt(dir, name, unix.O_WRONLY|unix.O_NOFOLLOW, linux.OneFS)
 	if err != nil {
 		return err
@@ -291,7 +321,12 @@ func (b *viewBuilder) bind(e sandbox.Entry) error {
 	if err != nil {
 		return err
 	}
-	b.v.sources = append(b.v.sources, source{e.Source, e.Follow, idOf(st), st.Mode & unix.S_IFMT})
+	if e.Copy {
+		if done, err := b.copied(e, src, st); done || err != nil {
+			return err
+		}
+	}
+	b.v.sources = append(b.v.sources, source{path: e.Source, follow: e.Follow, id: idOf(st), mode: st.Mode & unix.S_IFMT})
 	if st.Mode&unix.S_IFMT == unix.S_IFLNK {
 		to, err := linux.ReadLinkAt(src, "")
 		if err != nil {
@@ -401,7 +436,7 @@ func (v *view) fresh() bool {
 			}
 			continue
 		}
-		if err != nil || idOf(st) != s.id || st.Mode&unix.S_IFMT != s.mode {
+		if err != nil || idOf(st) != s.id || st.Mode&unix.S_IFMT != s.mode || s.copied && stateOf(st) != s.state {
 			return false
 		}
 	}
@@ -413,16 +448,4 @@ func (s source) stat() (unix.Stat_t, error) {
 		return linux.StatPath(s.path)
 	}
 	return linux.LstatAt(nil, s.path)
-}
-
-// isDevice keeps the floor under devices: the node must be the one of that name.
-func isDevice(name string, st unix.Stat_t) error {
-	want, ok := map[string]uint64{
-		"/dev/null": unix.Mkdev(1, 3), "/dev/zero": unix.Mkdev(1, 5), "/dev/full": unix.Mkdev(1, 7),
-		"/dev/random": unix.Mkdev(1, 8), "/dev/urandom": unix.Mkdev(1, 9), "/dev/tty": unix.Mkdev(5, 0),
-	}[name]
-	if !ok || st.Mode&unix.S_IFMT != unix.S_IFCHR || st.Rdev != want {
-		return fmt.Errorf("%s is not the device of that name", name)
-	}
-	return nil
 }

@@ -38,6 +38,7 @@ func baseView(who person, terminal bool) []sandbox.Entry {
 		etc = append(etc, sandbox.Entry{
 			Kind: sandbox.EntryBind, Path: "/etc/" + name, Source: "/etc/" + name,
 			NoExec: true, Follow: true, Missing: sandbox.MissingSkip,
+			Copy: name != "resolv.conf", // which others write to while a pen runs
 		})
 	}
 	return append(etc, devices(terminal)...)
@@ -117,6 +118,7 @@ func widest(a, b sandbox.Entry) sandbox.Entry {
 		return b
 	}
 	a.Writable = a.Writable || b.Writable
+	a.Copy = a.Copy && b.Copy
 	a.NoExec = a.NoExec && b.NoExec
 	a.Follow = a.Follow && b.Follow
 	return a

@@ -172,6 +172,15 @@ func MkfileAt(dir *os.File, name string, mode uint32) error {
 	return retry("mknodat "+name, func() error { return unix.Mknodat(fd(dir), name, unix.S_IFREG|mode, 0) })
 }
 
+// MkdevAt makes a character device that everybody may read and write: mknodat(2).
+func MkdevAt(dir *os.File, name string, number uint64) error {
+	const mode = 0o666
+	if err := retry("mknodat "+name, func() error { return unix.Mknodat(fd(dir), name, unix.S_IFCHR|mode, int(number)) }); err != nil {
+		return err
+	}
+	return retry("fchmodat "+name, func() error { return unix.Fchmodat(fd(dir), name, mode, 0) }) // whatever the umask
+}
+
 // SymlinkAt is symlinkat(2).
 func SymlinkAt(target string, dir *os.File, name string) error {
 	return retry("symlinkat "+name, func() error { return unix.Symlinkat(target, fd(dir), name) })
