@@ -65,6 +65,7 @@ type Stage struct {
 	features Features
 	done     chan struct{}
 	ended    error // why, once done is closed
+	sent     sentProfiles
 
 	mu      sync.Mutex
 	next    uint64
@@ -274,6 +275,8 @@ func failure(f *stagewire.Failure) error {
 	switch f.Kind {
 	case stagewire.KindBusy:
 		return ErrBusy
+	case stagewire.KindForgot:
+		return errForgot
 	case stagewire.KindStep:
 		return &StepError{Step: f.Step, Text: f.Text, Where: f.Where, Errno: syscall.Errno(f.Errno), Hint: f.Hint}
 	case stagewire.KindLack:

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 
 	"pinfold/sandbox/internal/linux"
 	"pinfold/sandbox/internal/stagewire"
@@ -85,7 +86,7 @@ const (
 // A failed step is a *StepError.
 func (s *Stage) Launch(ctx context.Context, conn *os.File, spec Spec, attach []*os.File) (*Pen, error) {
 	var l Launched
-	files, err := s.ask(ctx, stagewire.OpLaunch, spec, &l, s.abandon, append([]*os.File{conn}, attach...)...)
+	files, err := s.launch(ctx, spec, &l, append([]*os.File{conn}, attach...))
 	if err != nil {
 		return nil, err
 	}
@@ -100,6 +101,59 @@ func (s *Stage) Launch(ctx context.Context, conn *os.File, spec Spec, attach []*
 	}
 	return p, nil
 }
+
+// launch asks for a launch, and sends the profile along where the stage does not know
+// it. Whether it does is the stage's word alone.
+func (s *Stage) launch(ctx context.Context, spec Spec, l *Launched, files []*os.File) ([]*os.File, error) {
+	profile, err := stagewire.Marshal(spec.Profile)
+	if err != nil {
+		return nil, fmt.Errorf("cannot ask the stage to launch: %w", err)
+	}
+	command, err := stagewire.Marshal(spec.Command)
+	if err != nil {
+		return nil, fmt.Errorf("cannot ask the stage to launch: %w", err)
+	}
+	defer clear(command) // may hold secrets
+	key := stagewire.ProfileKey(profile)
+	if s.sent.has(key) {
+		got, err := s.ask(ctx, stagewire.OpLaunch, stagewire.Launch{Key: key, Command: command}, l, s.abandon, files...)
+		if !errors.Is(err, errForgot) {
+			return got, err
+		}
+	}
+	got, err := s.ask(ctx, stagewire.OpLaunch, stagewire.Launch{Profile: profile, Command: command}, l, s.abandon, files...)
+	if err == nil {
+		s.sent.add(key)
+	}
+	return got, err
+}
+
+// sentProfiles are the keys of profiles that the stage should know.
+type sentProfiles struct {
+	mu   sync.Mutex
+	keys map[string]bool
+}
+
+// maxSent bounds what is remembered; beyond it all is sent once more.
+const maxSent = 256
+
+func (p *sentProfiles) has(key string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.keys[key]
+}
+
+func (p *sentProfiles) add(key string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.keys == nil || len(p.keys) >= maxSent {
+		p.keys = map[string]bool{}
+	}
+	p.keys[key] = true
+}
+
+// errForgot says that the stage does not know a profile that was only named.
+var errForgot = errors.New("the stage does not know the profile")
 
 // v2 returns our base in the cgroup v2 hierarchy, or "".
 func (s *Stage) v2() string {

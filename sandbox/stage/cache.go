@@ -2,7 +2,6 @@ package stage
 
 import (
 	"container/list"
-	"crypto/sha256"
 	"errors"
 	"os"
 	"slices"
@@ -46,18 +45,22 @@ type profiles struct {
 	s *server
 
 	mu  sync.Mutex
-	all map[[sha256.Size]byte]*list.Element
+	all map[string]*list.Element
 	lru *list.List // of *cached, the most recent first
 }
 
 type cached struct {
-	key [sha256.Size]byte
+	key string
 	p   *profile
 }
 
-// get returns the profile with that JSON, for the caller to put back.
-func (c *profiles) get(raw []byte) (*profile, error) {
-	key := sha256.Sum256(raw)
+func newProfiles(s *server) *profiles {
+	return &profiles{s: s, all: map[string]*list.Element{}, lru: list.New()}
+}
+
+// get returns the profile of that key, for the caller to put back: the one that has
+// proved good, or a new one from its JSON, whose key it is. Without that it is errForgot.
+func (c *profiles) get(key string, raw []byte) (*profile, error) {
 	c.mu.Lock()
 	if e, ok := c.all[key]; ok {
 		if k, ok := e.Value.(*cached); ok {
@@ -68,6 +71,9 @@ func (c *profiles) get(raw []byte) (*profile, error) {
 		}
 	}
 	c.mu.Unlock()
+	if len(raw) == 0 {
+		return nil, errForgot
+	}
 	p := &profile{users: 1}
 	if err := stagewire.Unmarshal(raw, &p.Profile); err != nil {
 		return nil, refused("cannot read the profile: %w", err)
@@ -79,8 +85,7 @@ func (c *profiles) get(raw []byte) (*profile, error) {
 
 // keep stores a profile that has proved good; another with the same JSON that
 // came first stays.
-func (c *profiles) keep(raw []byte, p *profile) error {
-	key := sha256.Sum256(raw)
+func (c *profiles) keep(key string, p *profile) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if _, ok := c.all[key]; ok {

@@ -17,6 +17,9 @@ func refused(format string, args ...any) error { return refusal{fmt.Errorf(forma
 // busy is a no that time cures.
 var errBusy = errors.New("too many requests at once")
 
+// errForgot asks for a profile that was only named.
+var errForgot = errors.New("that profile is not known: it must be sent")
+
 // failed says that the stage itself could not do a step of a launch.
 func failed(what string, err error) error {
 	return &sandbox.StepError{
@@ -33,6 +36,8 @@ func answerOf(err error) *stagewire.Failure {
 	switch {
 	case errors.Is(err, errBusy):
 		f.Kind = stagewire.KindBusy
+	case errors.Is(err, errForgot):
+		f.Kind = stagewire.KindForgot
 	case errors.As(err, &no):
 		f.Kind = stagewire.KindRefused
 	case errors.As(err, &step):

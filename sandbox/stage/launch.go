@@ -10,7 +10,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/go-json-experiment/json/jsontext"
 	"golang.org/x/sys/unix"
 
 	"pinfold/sandbox"
@@ -23,18 +22,17 @@ import (
 // gateTimeout bounds how long a target may take from its start to its last gate.
 const gateTimeout = 30 * time.Second
 
-// rawSpec is a Spec whose profile is not decoded, since most are known.
-type rawSpec struct {
-	Profile jsontext.Value  `json:"profile"`
-	Command sandbox.Command `json:"command"`
-}
-
 // launch answers one launch request: files are the caller's connection and the
 // attaches.
 func (s *server) launch(ctx context.Context, raw []byte, files []*os.File) (any, []int, error) {
-	var r rawSpec
+	var r stagewire.Launch
 	if err := stagewire.Unmarshal(raw, &r); err != nil {
 		return nil, nil, refused("cannot read the spec: %w", err)
+	}
+	defer clear(r.Command) // may hold secrets
+	var c sandbox.Command
+	if err := stagewire.Unmarshal(r.Command, &c); err != nil {
+		return nil, nil, refused("cannot read the command: %w", err)
 	}
 	if len(files) == 0 {
 		return nil, nil, refused("cannot launch without the caller's connection")
@@ -60,15 +58,31 @@ func (s *server) launch(ctx context.Context, raw []byte, files []*os.File) (any,
 		return nil, nil, ctx.Err()
 	}
 	defer func() { <-s.launches }()
-	p, err := s.profiles.get(r.Profile)
+	key, err := launchKey(r)
 	if err != nil {
 		return nil, nil, err
 	}
-	l, out, err := s.launchProfile(ctx, p, &r.Command, peer, files[1:])
+	p, err := s.profiles.get(key, r.Profile)
+	if err != nil {
+		return nil, nil, err
+	}
+	l, out, err := s.launchProfile(ctx, p, &c, peer, files[1:])
 	if err == nil {
-		err = s.profiles.keep(r.Profile, p)
+		err = s.profiles.keep(key, p)
 	}
 	return l, out, errors.Join(err, s.profiles.put(p))
+}
+
+// launchKey is the key of the profile to launch: that of what was sent, or the one
+// that was named alone.
+func launchKey(r stagewire.Launch) (string, error) {
+	switch {
+	case (r.Key == "") == (len(r.Profile) == 0):
+		return "", refused("cannot launch a profile that is not either sent or named")
+	case r.Key == "":
+		return stagewire.ProfileKey(r.Profile), nil
+	}
+	return r.Key, nil
 }
 
 func (s *server) launchProfile(ctx context.Context, p *profile, c *sandbox.Command, peer linux.Peer, attach []*os.File) (any, []int, error) {

@@ -8,6 +8,8 @@ import (
 	"os"
 	"path"
 	"strings"
+	"sync"
+	"time"
 	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
@@ -27,7 +29,7 @@ const (
 // look finds what r names with peer's rights. The directory, where there is one,
 // comes back as an O_PATH descriptor. Files are opened with peer's rights and
 // told apart afterwards with our own, through the very same descriptors.
-func look(r sandbox.LookRequest, peer linux.Peer) (sandbox.Looked, *os.File, error) {
+func (h *heads) look(r sandbox.LookRequest, peer linux.Peer) (sandbox.Looked, *os.File, error) {
 	n := len(r.Programs)
 	if n > maxLookNames || len(r.Path) > maxLookNames || len(r.Under) > maxLookNames || n*len(r.Path) > maxProbes {
 		return sandbox.Looked{}, nil, refused("cannot look at %d programs in %d directories and %d entries: more than %d of one, or more than %d in all",
@@ -59,7 +61,7 @@ func look(r sandbox.LookRequest, peer linux.Peer) (sandbox.Looked, *os.File, err
 	}
 	for i, f := range programs {
 		if f != nil {
-			classify(f, &l.Programs[i])
+			h.classify(f, &l.Programs[i])
 		}
 	}
 	if err := linux.AsPeer(peer, func() error { lookInterps(l.Programs); return nil }); err != nil {
@@ -205,12 +207,53 @@ func factOf(f *os.File) (sandbox.Fact, error) {
 
 func idOf(st unix.Stat_t) sandbox.Identity { return sandbox.Identity{Dev: st.Dev, Ino: st.Ino} }
 
-// classify reads the head of a regular file that peer may execute (which needs
-// no right to read) and says what it is.
-func classify(f *os.File, fact *sandbox.Fact) {
+// heads remembers what executable files are, by everything that changes with their
+// content.
+type heads struct {
+	mu  sync.Mutex
+	all map[headKey]head
+}
+
+type headKey struct {
+	id    sandbox.Identity
+	state fileState
+}
+
+type head struct {
+	kind   sandbox.Kind
+	interp string
+}
+
+const maxHeads = 1024 // files remembered; beyond it all are forgotten
+
+// classify says what a regular file is that peer may execute (which needs no right to
+// read).
+func (h *heads) classify(f *os.File, fact *sandbox.Fact) {
 	if fact.Kind != sandbox.KindFile || !fact.Executable {
 		return
 	}
+	k := headKey{fact.ID, fileState{fact.Size, fact.MtimeNs, fact.CtimeNs, fact.Mode}}
+	h.mu.Lock()
+	known, ok := h.all[k]
+	h.mu.Unlock()
+	if ok {
+		fact.Kind, fact.Interp = known.kind, known.interp
+		return
+	}
+	readHead(f, fact)
+	if fact.Err != "" || k.state.restless(time.Now()) {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.all == nil || len(h.all) >= maxHeads {
+		h.all = map[headKey]head{}
+	}
+	h.all[k] = head{fact.Kind, fact.Interp}
+}
+
+// readHead reads the head of a file and says what it is.
+func readHead(f *os.File, fact *sandbox.Fact) {
 	r, err := linux.Reopen(f, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY)
 	if err != nil {
 		fact.Err = linux.ErrnoName(err)

@@ -6,9 +6,7 @@
 package stage
 
 import (
-	"container/list"
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -89,6 +87,7 @@ type server struct {
 	idmaps   *idmaps
 	places   *places
 	pens     *pens
+	heads    heads
 	nursery  *nursery // nil: PID 1s are started in the host's mount namespace
 
 	requests chan struct{} // a token for each
@@ -192,7 +191,7 @@ func newServer(ctx context.Context, conn *os.File, c Config) (*server, error) {
 			return nil, err
 		}
 	}
-	s.profiles = &profiles{s: s, all: map[[sha256.Size]byte]*list.Element{}, lru: list.New()}
+	s.profiles = newProfiles(s)
 	if err := os.MkdirAll(s.runDir(), 0o700); err != nil {
 		return nil, err
 	}
@@ -315,7 +314,7 @@ func (s *server) look(ctx context.Context, raw []byte, files []*os.File) (any, [
 		return nil, nil, err
 	}
 	defer give()
-	l, dir, err := look(r, peer)
+	l, dir, err := s.heads.look(r, peer)
 	if err != nil || dir == nil {
 		return l, nil, err
 	}

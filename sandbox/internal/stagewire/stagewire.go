@@ -11,6 +11,8 @@
 package stagewire
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"io"
 	"os"
@@ -62,6 +64,7 @@ const (
 	KindStep    Kind = "step"    // a step of a launch failed
 	KindKernel  Kind = "kernel"  // a call failed outside of a launch
 	KindLack    Kind = "lack"    // this host cannot do it
+	KindForgot  Kind = "forgot"  // the profile that is only named is not known: send it
 )
 
 // Failure is an answer that is no.
@@ -79,6 +82,19 @@ type Failure struct {
 type Pen struct {
 	Pen  uint64 `json:"pen"`
 	Step int    `json:"step,omitzero"`
+}
+
+// Launch asks for a launch. A profile that was launched before is named alone.
+type Launch struct {
+	Key     string         `json:"key,omitzero"`     // ProfileKey of one that the stage should know
+	Profile jsontext.Value `json:"profile,omitzero"` // sandbox.Profile, without Key
+	Command jsontext.Value `json:"command"`          // sandbox.Command
+}
+
+// ProfileKey names a profile by its JSON, byte for byte.
+func ProfileKey(raw []byte) string {
+	sum := sha256.Sum256(raw)
+	return hex.EncodeToString(sum[:])
 }
 
 // Text is the answer to OpStep.

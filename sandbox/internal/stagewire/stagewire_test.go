@@ -148,3 +148,27 @@ func FuzzReceive(f *testing.F) {
 		}
 	})
 }
+
+// TestProfileKeyIsTheSameOnBothSides: else no profile would ever be known by it.
+func TestProfileKeyIsTheSameOnBothSides(t *testing.T) {
+	profile, err := stagewire.Marshal(map[string]any{"data": "a<b>&\u2028\"\\\n\té", "n": 1.5, "list": []int{1, 2}, "none": nil})
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := stagewire.Marshal(stagewire.Launch{Profile: profile, Command: []byte("{}")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := stagewire.Marshal(stagewire.Message{ID: 1, Op: stagewire.OpLaunch, Body: body})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var m stagewire.Message
+	var l stagewire.Launch
+	if err := errors.Join(stagewire.Unmarshal(b, &m), stagewire.Unmarshal(m.Body, &l)); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := stagewire.ProfileKey(l.Profile), stagewire.ProfileKey(profile); got != want || l.Key != "" {
+		t.Errorf("ProfileKey(%s) = %s; want %s as of %s", l.Profile, got, want, profile)
+	}
+}
