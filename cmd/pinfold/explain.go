@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"pinfold/proto"
 
@@ -14,12 +15,15 @@ func (c *cli) explainCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain [flags] -- COMMAND…",
 		Short: "Say whether policy allows a command, and why; nothing is started",
-		Long:  "Exit 0 for yes, 1 for no.",
+		Long: "Exit 0 for yes, 1 for no. With --fs and --net it says too what the command's pen would let through, and which\n" +
+			"control decides; that a path could not be read or a host not be reached is a no.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return c.explain(cmd.Context(), &r, args)
 		},
 	}
 	r.flags(c, cmd)
+	cmd.Flags().StringArrayVar(&r.fs, "fs", nil, "say whether the command could read and write `PATH`; may be repeated")
+	cmd.Flags().StringArrayVar(&r.net, "net", nil, "say whether the command could connect to `HOST:PORT`; may be repeated")
 	return cmd
 }
 
@@ -44,10 +48,24 @@ func (c *cli) explain(ctx context.Context, r *request, argv []string) (err error
 	if !answer.Allowed {
 		c.exit = exitFailed
 	}
-	if r.asJSON {
-		return c.message(answer)
+	list, err := r.accesses(answer)
+	if err != nil {
+		return err
 	}
-	return c.printf("%s", explainText(answer, c.style(c.stdout)))
+	if slices.ContainsFunc(list, func(a access) bool { return !a.Read }) {
+		c.exit = exitFailed
+	}
+	if !r.asJSON {
+		return c.printf("%s%s", explainText(answer, c.style(c.stdout)), accessText(list))
+	}
+	if err := c.message(answer); err != nil || len(list) == 0 {
+		return err
+	}
+	line, err := accessLine(list)
+	if err != nil {
+		return err
+	}
+	return c.printf("%s", line)
 }
 
 // explainText is yes or no, the rule, and the daemon's own words.

@@ -89,8 +89,8 @@ func (c *cli) policyPlan(ctx context.Context, f planFlags, argv []string) error 
 	return c.printf("# %s, by %s\n# limits: %s\n%s", grant.Program.Path, grant.Rule, limitsText(made.Limits), made.Program)
 }
 
-// planOf plans a grant as a session of its own would get it.
-func planOf(ctx context.Context, grant *policy.Grant, who policy.Caller, dynamic policy.DynamicRange) (plan, error) {
+// placeOf is where a session of its own would put a grant.
+func placeOf(grant *policy.Grant, who policy.Caller, dynamic policy.DynamicRange) (session.Place, error) {
 	place := session.Place{
 		Name: who.Name, UID: grant.RunAs.UID, GID: grant.RunAs.GID, DiskUID: who.UID, DiskGID: who.GID,
 		Cgroup: fmt.Sprintf("callers/%d/SESSION/PROCESS", who.UID), Stdin: sandbox.StdinPipe,
@@ -107,9 +107,18 @@ func planOf(ctx context.Context, grant *policy.Grant, who policy.Caller, dynamic
 		}
 		listed, err := sandbox.Closure(programs)
 		if err != nil {
-			return plan{}, errorf("cannot find what the listed programs need: %w", err)
+			return session.Place{}, errorf("cannot find what the listed programs need: %w", err)
 		}
 		place.Listed = listed
+	}
+	return place, nil
+}
+
+// planOf plans a grant as a session of its own would get it.
+func planOf(ctx context.Context, grant *policy.Grant, who policy.Caller, dynamic policy.DynamicRange) (plan, error) {
+	place, err := placeOf(grant, who, dynamic)
+	if err != nil {
+		return plan{}, err
 	}
 	spec, limits := session.Plan(grant, place)
 	features, err := sandbox.Probe(ctx)

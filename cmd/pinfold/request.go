@@ -20,6 +20,8 @@ type request struct {
 	timeout time.Duration
 	labels  []string
 	asJSON  bool
+	fs      []string // of explain alone
+	net     []string
 }
 
 func (r *request) flags(c *cli, cmd *cobra.Command) {

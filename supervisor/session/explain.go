@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 
 	"pinfold/policy"
 	"pinfold/proto"
@@ -38,8 +40,8 @@ func (s *Session) explanation(ctx context.Context, pol *policy.Policy, r *proto.
 	}
 	e := pol.Explain(s.caller, q, looked(l))
 	resp := &proto.ExplainResp{Reply: proto.Done(r), Allowed: e.Allowed(), Text: explainText(e)}
-	if record, err := json.Marshal(e); err == nil {
-		resp.Explanation = record
+	if resp.Explanation, err = EncodeExplanation(e); err != nil {
+		s.log.Error("cannot encode an explanation, the answer goes without it", attrErr(err))
 	}
 	if e.Grant != nil {
 		resp.Profile, resp.Workspace, resp.Rule = e.Grant.Profile, e.Grant.Workspace.Path, e.Grant.Rule.String()
@@ -49,6 +51,43 @@ func (s *Session) explanation(ctx context.Context, pol *policy.Policy, r *proto.
 		resp.Denial, resp.Rule = f.Denial, f.Rule
 	}
 	return resp
+}
+
+// EncodeExplanation is the explanation for programs: as the policy has it, times as
+// texts, and of the environment the names alone, since values may be secrets of the
+// policy's that only the command is to have.
+func EncodeExplanation(e policy.Explanation) (jsontext.Value, error) {
+	if e.Grant != nil {
+		g := *e.Grant
+		g.Env = make([]string, len(e.Grant.Env))
+		for i, v := range e.Grant.Env {
+			g.Env[i], _, _ = strings.Cut(v, "=")
+		}
+		e.Grant = &g
+	}
+	b, err := json.Marshal(e, json.WithMarshalers(json.MarshalFunc(func(d time.Duration) ([]byte, error) { return json.Marshal(d.String()) })))
+	if err != nil {
+		return nil, fmt.Errorf("cannot encode the explanation: %w", err)
+	}
+	return b, nil
+}
+
+// DecodeExplanation reads what EncodeExplanation has written.
+func DecodeExplanation(b []byte) (policy.Explanation, error) {
+	var e policy.Explanation
+	err := json.Unmarshal(b, &e, json.WithUnmarshalers(json.UnmarshalFunc(func(b []byte, d *time.Duration) error {
+		var text string
+		if err := json.Unmarshal(b, &text); err != nil {
+			return err
+		}
+		got, err := time.ParseDuration(text)
+		*d = got
+		return err
+	})))
+	if err != nil {
+		return e, fmt.Errorf("cannot decode the explanation: %w", err)
+	}
+	return e, nil
 }
 
 // explainText is the explanation for people: a line a step, the answer last.
