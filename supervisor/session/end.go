@@ -28,7 +28,7 @@ func (s *Session) term(p *process) {
 // killJob ends the whole job now: the main process with all others, or, once that
 // has ended by itself, what lingers.
 func (s *Session) killJob(p *process) {
-	if p.hurry != nil {
+	if p.state == Ending {
 		p.hurry()
 		return
 	}
@@ -63,14 +63,14 @@ func (s *Session) endRest(p *process) {
 		linger = 0
 	}
 	f := facts{cause: p.cause, by: p.by, scope: p.scope, end: p.end, started: st.at} // no event changes them any more
-	ctx, killed := context.WithoutCancel(p.ctx), p.killed
-	lctx, cancel := context.WithTimeout(ctx, linger)
-	p.hurry = cancel
+	killed := p.killed
 	s.wg.Go(func() {
-		defer cancel()
+		ctx := context.WithoutCancel(p.ctx)
+		lctx, cancel := context.WithTimeout(p.lingering, linger)
 		if left := s.empty(ctx, lctx, p.id, st); !killed {
 			f.end.survivors = left
 		}
+		cancel()
 		if st.in != nil {
 			st.in.End()
 		}

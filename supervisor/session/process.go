@@ -32,8 +32,7 @@ type process struct {
 	by      string
 	scope   string
 	grace   *time.Timer
-	hurry   context.CancelFunc // ends linger; nil while the main process runs
-	killed  bool               // the whole job was, before the main process ended: nothing outlived it
+	killed  bool // the whole job was, before the main process ended: nothing outlived it
 	timers  []*time.Timer
 	end     ending
 	verdict *proto.Verdict
@@ -45,6 +44,8 @@ type process struct {
 	cut       context.CancelFunc
 	watched   context.Context // ends with the main process: of what watches its limits
 	unwatch   context.CancelFunc
+	lingering context.Context // of what outlives the main process: hurry ends it before its time
+	hurry     context.CancelFunc
 	laps      *sandbox.Laps // of the steps, for the log; nil: nobody asks
 	told      chan struct{} // closed when spawn/resp was sent
 	concluded chan struct{} // closed when the verdict stands

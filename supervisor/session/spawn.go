@@ -49,6 +49,7 @@ func (s *Session) spawn(r *proto.SpawnReq, answer respond) {
 	p.ctx, p.stop = context.WithCancel(s.base)
 	p.launching, p.cut = context.WithCancel(p.ctx)
 	p.watched, p.unwatch = context.WithCancel(p.ctx)
+	p.lingering, p.hurry = context.WithCancel(p.ctx)
 	s.procs[p.id] = p
 	s.order = append(s.order, p.id)
 	s.host.Registry.own(p.id, s)
