@@ -28,6 +28,7 @@ const (
 	lookTime    = 2 * time.Second         // for the denied paths to be looked for after the end
 	releaseTime = 5 * time.Second         // for PID 1 to go
 	cutTime     = 1500 * time.Millisecond // for the last bytes to a client whose session ends
+	oomAfter    = 50 * time.Millisecond   // from the start to the watch for kills for memory
 	maxStdin    = 1 << 20                 // bytes that wait for one process's stdin
 )
 
