@@ -20,7 +20,7 @@ func fullVerdict() *proto.Verdict {
 		},
 		Output:    proto.OutputCount{Stdout: 5, Stderr: 6, Dropped: 7, Drained: true},
 		Survivors: []int{8, 9},
-		Denies:    []proto.DenyEvent{{Path: "/work/\"\n", Change: proto.DenyAppeared}, {Path: "/b", Change: proto.DenyRemoved}},
+		Denies:    []proto.DenyEvent{{Path: "/proj/\"\n", Change: proto.DenyAppeared}, {Path: "/b", Change: proto.DenyRemoved}},
 		StartedAt: 1716123456.789012, EndedAt: 1716123458,
 	}
 }

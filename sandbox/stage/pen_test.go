@@ -66,12 +66,12 @@ func openDir(tb testing.TB, path string) *os.File {
 	return f
 }
 
-// inWork is a Spec that runs a shell script in the workspace w, attached as /work.
+// inWork is a Spec that runs a shell script in the workspace w, attached as /proj.
 func (b *bench) inWork(p sandbox.Profile, w, script string) (sandbox.Spec, *os.File) {
-	p.Attach = append(p.Attach, sandbox.Attach{Path: "/work", Writable: true})
-	p.Landlock.Rules = append(p.Landlock.Rules, sandbox.Rule{Path: "/work", Access: "rwx"})
+	p.Attach = append(p.Attach, sandbox.Attach{Path: "/proj", Writable: true})
+	p.Landlock.Rules = append(p.Landlock.Rules, sandbox.Rule{Path: "/proj", Access: "rwx"})
 	s := b.spec(p, "/bin/sh", "-c", script)
-	s.Command.Dir, s.Command.DirID = "/work", idOf(b.t, w)
+	s.Command.Dir, s.Command.DirID = "/proj", idOf(b.t, w)
 	s.Command.Attach = []sandbox.Identity{idOf(b.t, w)}
 	return s, openDir(b.t, w)
 }
@@ -81,7 +81,7 @@ func TestAttach(t *testing.T) {
 	write(t, w+"/f", "in\n")
 	s, d := b.inWork(testProfile(), w, "pwd; cat f; echo out > g")
 	st, out, errs, err := b.run(s, "", d)
-	if err != nil || st.Code != 0 || out != "/work\nin\n" {
+	if err != nil || st.Code != 0 || out != "/proj\nin\n" {
 		t.Fatalf("run() = %+v, %q, %q, %v", st, out, errs, err)
 	}
 	var g unix.Stat_t
@@ -138,11 +138,11 @@ func TestDeny(t *testing.T) {
 	give(t, w+"/.git/link")
 	p := testProfile()
 	p.Deny = []sandbox.Deny{
-		{Path: "/work/.git/hooks", Absent: sandbox.AbsentPlaceholder},
-		{Path: "/work/.git/config", Absent: sandbox.AbsentPlaceholder, Readable: true},
-		{Path: "/work/.git/link/inner", Absent: sandbox.AbsentPlaceholder},
-		{Path: "/work/none/deep/er", Absent: sandbox.AbsentPlaceholder},
-		{Path: "/work/skipped", Absent: sandbox.AbsentSkip},
+		{Path: "/proj/.git/hooks", Absent: sandbox.AbsentPlaceholder},
+		{Path: "/proj/.git/config", Absent: sandbox.AbsentPlaceholder, Readable: true},
+		{Path: "/proj/.git/link/inner", Absent: sandbox.AbsentPlaceholder},
+		{Path: "/proj/none/deep/er", Absent: sandbox.AbsentPlaceholder},
+		{Path: "/proj/skipped", Absent: sandbox.AbsentSkip},
 		{Path: "/tmp/x", Absent: sandbox.AbsentRefuse},
 		{Path: "/usr/share/no such", Absent: sandbox.AbsentSkip},
 	}
@@ -183,7 +183,7 @@ func TestDeny(t *testing.T) {
 func TestDenyRefuse(t *testing.T) {
 	b, w := newBench(t), workspace(t)
 	p := testProfile()
-	p.Deny = []sandbox.Deny{{Path: "/work/no", Absent: sandbox.AbsentRefuse}}
+	p.Deny = []sandbox.Deny{{Path: "/proj/no", Absent: sandbox.AbsentRefuse}}
 	s, d := b.inWork(p, w, "true")
 	if _, _, _, err := b.run(s, "", d); err == nil || !strings.Contains(err.Error(), "absent: refuse") {
 		t.Errorf("run(absent: refuse) = %v; want a refusal", err)
@@ -193,7 +193,7 @@ func TestDenyRefuse(t *testing.T) {
 func TestPlaceholderShared(t *testing.T) {
 	b, w := newBench(t), workspace(t)
 	p := testProfile()
-	p.Deny = []sandbox.Deny{{Path: "/work/none", Absent: sandbox.AbsentPlaceholder}}
+	p.Deny = []sandbox.Deny{{Path: "/proj/none", Absent: sandbox.AbsentPlaceholder}}
 	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 	defer cancel()
 	var pens []*sandbox.Pen
@@ -312,8 +312,8 @@ func TestStageClosedMidStart(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 	defer cancel()
 	p := testProfile()
-	p.Deny = []sandbox.Deny{{Path: "/work/none", Absent: sandbox.AbsentPlaceholder}}
-	s, d := b.inWork(p, w, "echo ran > /work/ran")
+	p.Deny = []sandbox.Deny{{Path: "/proj/none", Absent: sandbox.AbsentPlaceholder}}
+	s, d := b.inWork(p, w, "echo ran > /proj/ran")
 	pen, err := b.Launch(ctx, b.conn, s, []*os.File{d})
 	if err != nil {
 		t.Fatal(err)
@@ -436,9 +436,9 @@ func TestScratch(t *testing.T) {
 		t.Errorf("Scratch(again) = %v, %v; want %v", again, err, id)
 	}
 	p := testProfile()
-	p.Attach = []sandbox.Attach{{Path: "/work", Writable: true}}
-	p.Landlock.Rules = append(p.Landlock.Rules, sandbox.Rule{Path: "/work", Access: "rw"})
-	s := b.spec(p, "/bin/sh", "-c", "echo hi > /work/f; head -c 2000000 /dev/zero > /work/big || echo full")
+	p.Attach = []sandbox.Attach{{Path: "/proj", Writable: true}}
+	p.Landlock.Rules = append(p.Landlock.Rules, sandbox.Rule{Path: "/proj", Access: "rw"})
+	s := b.spec(p, "/bin/sh", "-c", "echo hi > /proj/f; head -c 2000000 /dev/zero > /proj/big || echo full")
 	s.Command.Attach = []sandbox.Identity{id}
 	if _, out, errs, err := b.run(s, "", f); err != nil || out != "full\n" {
 		t.Errorf("run() = %q, %q, %v; want full", out, errs, err)

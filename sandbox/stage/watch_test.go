@@ -32,18 +32,18 @@ func TestDenies(t *testing.T) {
 		outside func(w string)
 		want    sandbox.DenyChange
 	}{
-		{name: "check, nothing came", path: "/work/a/b", absent: check, script: "mkdir a; touch c"},
-		{name: "check, made inside", path: "/work/.env", absent: check, script: "echo x > .env", want: sandbox.DenyAppeared},
-		{name: "check, made deep inside", path: "/work/a/b/c", absent: check, script: "mkdir -p a/b/c", want: sandbox.DenyAppeared},
-		{name: "check, a dangling link", path: "/work/a", absent: check, script: "ln -s nowhere a", want: sandbox.DenyAppeared},
-		{name: "check, a link on the way", path: "/work/a/passwd", absent: check, script: "ln -s /etc a", want: sandbox.DenyAppeared},
-		{name: "check, a file on the way goes", path: "/work/f/x", absent: check, before: func(w string) { write(t, w+"/f", "") }, script: "rm f; mkdir f; touch f/x", want: sandbox.DenyAppeared},
-		{name: "check, where a symlink leads", path: "/work/l", absent: check, before: func(w string) { must(os.Symlink("to", w+"/l")); give(t, w+"/l") }, script: "touch to", want: sandbox.DenyAppeared},
-		{name: "placeholder stays", path: "/work/a/b", absent: place, script: "rmdir a; mv a c; true"},
-		{name: "placeholder removed outside", path: "/work/a/b", absent: place, outside: func(w string) { must(os.Remove(w + "/a")) }, want: sandbox.DenyRemoved},
-		{name: "placeholder renamed outside", path: "/work/a", absent: place, outside: func(w string) { must(os.Rename(w+"/a", w+"/b")) }, want: sandbox.DenyRemoved},
-		{name: "placeholder replaced outside", path: "/work/a", absent: place, outside: func(w string) { must(os.Rename(w+"/a", w+"/b")); write(t, w+"/a", "x") }, want: sandbox.DenyReplaced},
-		{name: "file on the way held", path: "/work/f/x", absent: place, before: func(w string) { write(t, w+"/f", "") }, script: "rm -f f; mv f g; test -f f"},
+		{name: "check, nothing came", path: "/proj/a/b", absent: check, script: "mkdir a; touch c"},
+		{name: "check, made inside", path: "/proj/.env", absent: check, script: "echo x > .env", want: sandbox.DenyAppeared},
+		{name: "check, made deep inside", path: "/proj/a/b/c", absent: check, script: "mkdir -p a/b/c", want: sandbox.DenyAppeared},
+		{name: "check, a dangling link", path: "/proj/a", absent: check, script: "ln -s nowhere a", want: sandbox.DenyAppeared},
+		{name: "check, a link on the way", path: "/proj/a/passwd", absent: check, script: "ln -s /etc a", want: sandbox.DenyAppeared},
+		{name: "check, a file on the way goes", path: "/proj/f/x", absent: check, before: func(w string) { write(t, w+"/f", "") }, script: "rm f; mkdir f; touch f/x", want: sandbox.DenyAppeared},
+		{name: "check, where a symlink leads", path: "/proj/l", absent: check, before: func(w string) { must(os.Symlink("to", w+"/l")); give(t, w+"/l") }, script: "touch to", want: sandbox.DenyAppeared},
+		{name: "placeholder stays", path: "/proj/a/b", absent: place, script: "rmdir a; mv a c; true"},
+		{name: "placeholder removed outside", path: "/proj/a/b", absent: place, outside: func(w string) { must(os.Remove(w + "/a")) }, want: sandbox.DenyRemoved},
+		{name: "placeholder renamed outside", path: "/proj/a", absent: place, outside: func(w string) { must(os.Rename(w+"/a", w+"/b")) }, want: sandbox.DenyRemoved},
+		{name: "placeholder replaced outside", path: "/proj/a", absent: place, outside: func(w string) { must(os.Rename(w+"/a", w+"/b")); write(t, w+"/a", "x") }, want: sandbox.DenyReplaced},
+		{name: "file on the way held", path: "/proj/f/x", absent: place, before: func(w string) { write(t, w+"/f", "") }, script: "rm -f f; mv f g; test -f f"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -100,7 +100,7 @@ func TestPlaceholderAbove(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 	defer cancel()
 	var pens []*sandbox.Pen
-	for _, path := range []string{"/work/none/deep", "/work/none/deep/er", "/work/none/other"} {
+	for _, path := range []string{"/proj/none/deep", "/proj/none/deep/er", "/proj/none/other"} {
 		p := testProfile()
 		p.Deny = []sandbox.Deny{{Path: path, Absent: sandbox.AbsentPlaceholder}}
 		s, d := b.inWork(p, w, "true")
