@@ -10,7 +10,7 @@ type Grant struct {
 	Program Fact // what is executed
 	Argv    []string
 	Env     []string // NAME=value, sorted by name
-	EnvDir  string   // directory of files that become variables, relative to nothing but the daemon's own; empty: none
+	EnvDir  string   // directory of files that become variables; a relative one is taken from its policy file's directory; empty: none
 	PTY     bool
 	RunAs   RunAs
 

@@ -173,8 +173,8 @@ func (p *problems) denies(f *Profile) {
 	}
 }
 
-// Below reports whether the clean absolute path p is dir or lies below it: /work
-// holds /work/a and never /work-evil.
+// Below reports whether the clean absolute path p is dir or lies below it: /srv
+// holds /srv/a and never /srv-evil.
 func Below(p, dir string) bool {
 	return p == dir || dir == "/" || strings.HasPrefix(p, dir) && p[len(dir)] == '/'
 }
