@@ -168,6 +168,12 @@ func (j *Job) mark() error {
 	return nil
 }
 
+// Begin says that the process begins only now: what happened on the levels above since Process is no business of its.
+func (j *Job) Begin() error {
+	j.before = nil
+	return j.mark()
+}
+
 // Path is the process's place below the base: callers/<uid>/<session>/<process>, with init and job below it on the v2 tree.
 func (j *Job) Path() string {
 	return filepath.Join(j.group.path, j.id)

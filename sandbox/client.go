@@ -277,6 +277,8 @@ func failure(f *stagewire.Failure) error {
 		return ErrBusy
 	case stagewire.KindForgot:
 		return errForgot
+	case stagewire.KindStale:
+		return ErrStale
 	case stagewire.KindStep:
 		return &StepError{Step: f.Step, Text: f.Text, Where: f.Where, Errno: syscall.Errno(f.Errno), Hint: f.Hint}
 	case stagewire.KindLack:

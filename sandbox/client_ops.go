@@ -86,14 +86,24 @@ const (
 // A failed step is a *StepError.
 func (s *Stage) Launch(ctx context.Context, conn *os.File, spec Spec, attach []*os.File) (*Pen, error) {
 	var l Launched
-	files, err := s.launch(ctx, spec, &l, append([]*os.File{conn}, attach...))
+	command, err := stagewire.Marshal(spec.Command)
+	if err != nil {
+		return nil, fmt.Errorf("cannot ask the stage to launch: %w", err)
+	}
+	defer clear(command) // may hold secrets
+	files, err := s.build(ctx, stagewire.OpLaunch, spec, command, &l, s.abandon, append([]*os.File{conn}, attach...))
 	if err != nil {
 		return nil, err
 	}
-	p := &Pen{stage: s, id: l.Pen, InitPid: l.InitPid, Pid: l.Pid, Enforcement: l.Enforcement, Laps: l.Laps, program: spec.Command.Program}
+	return s.pen(ctx, spec, l, files)
+}
+
+// pen takes over what was launched.
+func (s *Stage) pen(ctx context.Context, spec Spec, l Launched, files []*os.File) (p *Pen, err error) {
+	p = &Pen{stage: s, id: l.Pen, InitPid: l.InitPid, Pid: l.Pid, Enforcement: l.Enforcement, Laps: l.Laps, program: spec.Command.Program}
 	p.files, err = byName(l.Files, files)
 	if err == nil && s.v2() != "" {
-		p.job = filepath.Join(s.v2(), spec.Command.Cgroup, "job")
+		p.job = filepath.Join(s.v2(), spec.Site.Cgroup, "job")
 	}
 	if err != nil {
 		linux.CloseAll(files...)
@@ -102,27 +112,26 @@ func (s *Stage) Launch(ctx context.Context, conn *os.File, spec Spec, attach []*
 	return p, nil
 }
 
-// launch asks for a launch, and sends the profile along where the stage does not know
-// it. Whether it does is the stage's word alone.
-func (s *Stage) launch(ctx context.Context, spec Spec, l *Launched, files []*os.File) ([]*os.File, error) {
+// build asks for a pen, and sends the profile along where the stage does not know it.
+// Whether it does is the stage's word alone.
+func (s *Stage) build(ctx context.Context, op stagewire.Op, spec Spec, command []byte, out any, l late, files []*os.File) ([]*os.File, error) {
 	profile, err := stagewire.Marshal(spec.Profile)
 	if err != nil {
-		return nil, fmt.Errorf("cannot ask the stage to launch: %w", err)
+		return nil, fmt.Errorf("cannot ask the stage to %s: %w", op, err)
 	}
-	command, err := stagewire.Marshal(spec.Command)
+	site, err := stagewire.Marshal(spec.Site)
 	if err != nil {
-		return nil, fmt.Errorf("cannot ask the stage to launch: %w", err)
+		return nil, fmt.Errorf("cannot ask the stage to %s: %w", op, err)
 	}
-	defer clear(command) // may hold secrets
 	key := stagewire.ProfileKey(profile)
 	if s.sent.has(key) {
-		got, err := s.ask(ctx, stagewire.OpLaunch, stagewire.Launch{Key: key, Command: command}, l, s.abandon, files...)
+		got, err := s.ask(ctx, op, stagewire.Launch{Key: key, Site: site, Command: command}, out, l, files...)
 		if !errors.Is(err, errForgot) {
 			return got, err
 		}
 	}
-	got, err := s.ask(ctx, stagewire.OpLaunch, stagewire.Launch{Profile: profile, Command: command}, l, s.abandon, files...)
-	if err == nil {
+	got, err := s.ask(ctx, op, stagewire.Launch{Profile: profile, Site: site, Command: command}, out, l, files...)
+	if err == nil && op == stagewire.OpLaunch { // what is only prepared has not proved good yet, and is not kept
 		s.sent.add(key)
 	}
 	return got, err

@@ -44,7 +44,7 @@ func FuzzCompile(f *testing.F) {
 			return
 		}
 		b := fuzzBuild(p, knobs, abi)
-		valid := Spec{Profile: p, Command: fuzzCommand(p)}.Validate() == nil
+		valid := fuzzSpec(p).Validate() == nil
 		fp := filters[p.Seccomp.Base]
 		if fp == nil && valid {
 			t.Fatalf("Validate accepts the filter %q, which there is not", p.Seccomp.Base)
@@ -92,13 +92,16 @@ func fuzzProfiles() []Profile {
 	return []Profile{full, pty, user, listed, strict, {}, testProfile()}
 }
 
-func fuzzCommand(p Profile) Command {
-	c := Command{Program: "/usr/bin/true", Dir: "/", Argv: []string{"true"}, UID: 1000, GID: 1000, Cgroup: "callers/1000/s/p"}
-	c.Attach = make([]Identity, len(p.Attach))
-	for i := range c.Attach {
-		c.Attach[i] = Identity{Dev: 1, Ino: uint64(i) + 1}
+func fuzzSpec(p Profile) Spec {
+	s := Spec{
+		Profile: p,
+		Site:    Site{UID: 1000, GID: 1000, Cgroup: "callers/1000/s/p", Attach: make([]Identity, len(p.Attach))},
+		Command: Command{Program: "/usr/bin/true", Dir: "/", Argv: []string{"true"}},
 	}
-	return c
+	for i := range s.Site.Attach {
+		s.Site.Attach[i] = Identity{Dev: 1, Ino: uint64(i) + 1}
+	}
+	return s
 }
 
 func fuzzBuild(p Profile, knobs uint16, abi uint8) Build {
@@ -189,7 +192,7 @@ func ask(t *testing.T, p *filter.Program, m []string) uint32 {
 	numbers := map[string]int64{
 		"add_key": unix.SYS_ADD_KEY, "memfd_create": unix.SYS_MEMFD_CREATE, "rt_sigprocmask": unix.SYS_RT_SIGPROCMASK,
 		"rt_sigaction": unix.SYS_RT_SIGACTION, "write": unix.SYS_WRITE, "sendmsg": unix.SYS_SENDMSG, "sendto": unix.SYS_SENDTO, "read": unix.SYS_READ,
-		"close": unix.SYS_CLOSE, "execveat": unix.SYS_EXECVEAT, "execve": unix.SYS_EXECVE, "exit_group": unix.SYS_EXIT_GROUP,
+		"close": unix.SYS_CLOSE, "openat": unix.SYS_OPENAT, "fchdir": unix.SYS_FCHDIR, "execveat": unix.SYS_EXECVEAT, "execve": unix.SYS_EXECVE, "exit_group": unix.SYS_EXIT_GROUP,
 	}
 	nr, ok := numbers[m[2]]
 	if !ok {
@@ -219,7 +222,7 @@ func auditArch() uint32 {
 // TestFuzzSeeds: what FuzzCompile begins with reaches the compiler.
 func TestFuzzSeeds(t *testing.T) {
 	for i, p := range fuzzProfiles()[:5] {
-		if err := (Spec{Profile: p, Command: fuzzCommand(p)}).Validate(); err != nil {
+		if err := fuzzSpec(p).Validate(); err != nil {
 			t.Errorf("Validate(seed %d) = %v; want nil", i, err)
 		}
 		b := fuzzBuild(p, 0x1ff, 7)

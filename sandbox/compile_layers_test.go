@@ -22,7 +22,7 @@ import (
 // wantFailed wants the launch to end with a failed step.
 func (p *pen) wantFailed(t *testing.T, step string, errno syscall.Errno) {
 	t.Helper()
-	_, _ = p.gate1.Write([]byte{1}) // PID 1 may be gone already
+	_, _ = p.gate1.Write(append([]byte{1}, p.command...)) // PID 1 may be gone already
 	_, _ = p.gate2.Write([]byte{1})
 	f := p.failed(t)
 	if f.Errno != errno || !strings.HasPrefix(p.prog.Step(f.Step), step) {
@@ -282,7 +282,7 @@ func TestCgroups(t *testing.T) {
 				s.Files[to] = linux.FD(f)
 			}
 			p := newPen(t, c)
-			open(t, p.gate1)
+			p.begin(t)
 			pid := p.target(t)
 			b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
 			if want := tt.line + "/" + filepath.Base(dir) + "\n"; err != nil || !strings.Contains(string(b), want) {

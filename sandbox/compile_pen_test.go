@@ -64,6 +64,7 @@ type pen struct {
 	pidfd        *os.File
 	status       *os.File
 	gate1, gate2 *os.File
+	command      []byte // goes through gate1 once it is open
 	stdin        *os.File
 	stdout       *os.File
 	stderr       *os.File
@@ -199,15 +200,24 @@ func startPen(tb testing.TB, c penConfig, b Build, prog *image.Program, im *os.F
 	if b.LandlockABI > 0 {
 		files[image.FDRuleset] = linux.FD(their(testRuleset(tb, c.profile, tree, wd)))
 	}
-	s := launch.Start{
-		Image: im, Files: files, Flags: CloneFlags(c.profile), Program: c.program, Dir: c.dir, Argv: c.argv, Env: c.env,
+	cmd := launch.Command{Program: c.program, Dir: c.dir, Argv: c.argv, Env: c.env, Script: c.script}
+	if cmd.Program == "" {
+		cmd.Program = c.argv[0]
 	}
-	if s.Program == "" {
-		s.Program = c.argv[0]
+	if cmd.Dir == "" {
+		cmd.Dir = "/"
 	}
-	if s.Dir == "" {
-		s.Dir = "/"
+	area, registers, err := cmd.Encode()
+	if err != nil {
+		tb.Fatal(err)
 	}
+	p.command = registers
+	written := their(must(linux.AnonymousFile("command")))
+	if _, err := written.Write(area); err != nil {
+		tb.Fatal(err)
+	}
+	files[image.FDCommand] = linux.FD(written)
+	s := launch.Start{Image: im, Files: files, Flags: CloneFlags(c.profile), Argv: []string{"pinfold-init"}}
 	if c.wrap != nil {
 		c.wrap(&s)
 	}
@@ -215,7 +225,7 @@ func startPen(tb testing.TB, c penConfig, b Build, prog *image.Program, im *os.F
 	if uid == 0 && !c.root {
 		uid = 65533
 	}
-	ids := launch.Registers{UID: uid, GID: uid, InitUID: 65532, InitGID: 65532, Script: c.script, Rows: 24, Cols: 80}
+	ids := launch.Registers{UID: uid, GID: uid, InitUID: 65532, InitGID: 65532, Rows: 24, Cols: 80}
 	if _, err := p.status.Write(ids.Encode()); err != nil {
 		tb.Fatal(err)
 	}
@@ -351,6 +361,15 @@ func open(tb testing.TB, gate *os.File) {
 	}
 }
 
+// begin opens the first gate and sends the command through it.
+func (p *pen) begin(tb testing.TB) {
+	tb.Helper()
+	open(tb, p.gate1)
+	if _, err := p.gate1.Write(p.command); err != nil {
+		tb.Fatalf("send the command: %v", err)
+	}
+}
+
 // next returns the next record.
 func (p *pen) next(tb testing.TB) launch.Record {
 	tb.Helper()
@@ -379,7 +398,7 @@ func (p *pen) read() (launch.Record, error) {
 // start opens both gates and wants the target to run.
 func (p *pen) start(tb testing.TB) launch.Started {
 	tb.Helper()
-	open(tb, p.gate1)
+	p.begin(tb)
 	open(tb, p.gate2)
 	p.waiting(tb)
 	r := p.next(tb)

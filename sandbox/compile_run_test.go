@@ -102,7 +102,7 @@ func TestFailingStepIsNamed(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			tt.c.profile = testProfile()
 			p := newPen(t, tt.c)
-			_, _ = p.gate1.Write([]byte{1}) // PID 1 may be gone already
+			_, _ = p.gate1.Write(append([]byte{1}, p.command...)) // PID 1 may be gone already
 			_, _ = p.gate2.Write([]byte{1})
 			f := p.failed(t)
 			if f.Errno != tt.errno || p.prog.Where(f.Step) != tt.where || !strings.HasPrefix(p.prog.Step(f.Step), tt.step) {
@@ -134,7 +134,7 @@ func TestClosedGate(t *testing.T) {
 			p := newPen(t, penConfig{profile: testProfile(), argv: sh("echo ran >/home/u/work/ran")})
 			closed := p.gate1
 			if gate == "last" {
-				open(t, p.gate1)
+				p.begin(t)
 				closed = p.gate2
 				p.target(t)
 			}
@@ -172,7 +172,7 @@ func (p *pen) target(tb testing.TB) int {
 
 func TestAtTheLastGate(t *testing.T) {
 	p := newPen(t, penConfig{profile: testProfile(), argv: []string{"/usr/bin/true"}, dir: "/home/u/work"})
-	open(t, p.gate1)
+	p.begin(t)
 	pid := p.target(t)
 	proc := func(name string) string { return fmt.Sprintf("/proc/%d/%s", pid, name) }
 	same := func(name, other string) {
@@ -201,7 +201,7 @@ func TestAtTheLastGate(t *testing.T) {
 		names = append(names, f.Name())
 	}
 	slices.Sort(names)
-	if got, want := strings.Join(names, " "), "0 1 10 11 14 18 2 3 4"; got != want {
+	if got, want := strings.Join(names, " "), "0 1 10 11 13 14 18 2 3 4 9"; got != want {
 		t.Errorf("descriptors at the gate = %s; want %s", got, want)
 	}
 	open(t, p.gate2)
@@ -212,7 +212,7 @@ func TestAtTheLastGate(t *testing.T) {
 
 func TestKilledAtTheGate(t *testing.T) {
 	p := newPen(t, penConfig{profile: testProfile(), argv: []string{"/usr/bin/true"}})
-	open(t, p.gate1)
+	p.begin(t)
 	pid := p.target(t)
 	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
 		t.Fatal(err)

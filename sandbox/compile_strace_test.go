@@ -27,7 +27,7 @@ func TestStraced(t *testing.T) {
 		return // nothing of its own to test
 	}
 	p := newPen(t, penConfig{profile: testProfile(), argv: sh("( : & ); cat")})
-	open(t, p.gate1)
+	p.begin(t)
 	target := p.target(t)
 	open(t, p.gate2)
 	if s, ok := p.next(t).(launch.Started); !ok {
@@ -180,6 +180,7 @@ func (w *walker) walk(who string, i int, trace, last string) {
 		}
 		if s.name == "clone" || s.name == "clone3" {
 			w.child = w.jump(s.opts["if"])
+			w.regs[int(image.RegPid)] = r // the kernel writes it
 		}
 		i = w.result(i, r)
 	}

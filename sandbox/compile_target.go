@@ -25,6 +25,8 @@ func (c *compiler) target() {
 	}
 
 	// 3. Close everything else before the exec: CVE-2024-21626.
+	c.Call("dup3", []image.Arg{image.Int(image.FDAliveWrite), image.Int(image.FDAlive), image.Named(unix.O_CLOEXEC, "O_CLOEXEC")})
+	c.closeRange(image.FDAliveRead, image.FDAliveWrite)
 	c.closeRange(image.FDHeldIn, image.FDHeldErr)
 	c.closeRange(image.FDJob, all32)
 	c.Call("close_range", []image.Arg{
@@ -39,16 +41,18 @@ func (c *compiler) target() {
 	}
 	c.ids(image.RegUID, image.RegGID)
 
-	// 5. Program and directory as this user reaches them inside the view.
+	// 5. Landlock, seccomp, and an act for each that must be refused.
+	c.restrict()
+	c.seccomp()
+
+	// 6. The command; program and directory as this user reaches them inside the view.
+	size := 8 * image.Commanded
+	c.Call("read", []image.Arg{image.Int(image.FDGate1), image.Address(image.RegPath), image.Int(size)}, image.Want(size))
 	c.Call("openat", []image.Arg{atCWD, image.Value(image.RegPath), openPath, image.Int(0)}, image.Want(image.FDProgram))
 	c.Call("openat", []image.Arg{
 		atCWD, image.Value(image.RegDir), image.Named(unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, "O_PATH|O_DIRECTORY|O_CLOEXEC"), image.Int(0),
 	}, image.Want(image.FDDir))
 	c.Call("fchdir", []image.Arg{image.Int(image.FDDir)})
-
-	// 6. Landlock, seccomp, and an act for each that must be refused.
-	c.restrict()
-	c.seccomp()
 
 	// 7. Signals, the last gate, the exec.
 	c.Call("rt_sigprocmask", []image.Arg{image.Named(unix.SIG_SETMASK, "SIG_SETMASK"), image.Quads("[]", 0), image.Null(), image.Int(8)})

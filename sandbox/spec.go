@@ -12,7 +12,8 @@ type Bytes int64
 // that depends on this kernel happens in Launch.
 type Spec struct {
 	Profile Profile `json:"profile"` // shared by all spawns of one grant; compiled once and cached by content
-	Command Command `json:"command"` // what this spawn alone has
+	Site    Site    `json:"site"`    // where, and as whom, this pen is built
+	Command Command `json:"command"` // what is executed in it
 }
 
 // Profile is the part of a Spec that spawns share.
@@ -20,7 +21,7 @@ type Profile struct {
 	Name     string    `json:"name"`
 	Hostname string    `json:"hostname"`
 	View     []Entry   `json:"view"`    // the root file system, built from nothing; parents before children
-	Attach   []Attach  `json:"attach"`  // trees mounted from descriptors that come with each Command
+	Attach   []Attach  `json:"attach"`  // trees mounted from descriptors that come with each Site
 	Private  []Tmpfs   `json:"private"` // memory file systems of this pen alone (/tmp, /dev/shm, a private home)
 	Deny     []Deny    `json:"deny"`    // paths that exist in the view and must be neither read nor written
 	Proc     ProcView  `json:"proc"`    // how much of /proc is shown
@@ -71,7 +72,7 @@ type Entry struct {
 	Missing  Missing   `json:"missing,omitzero"` // empty: fail
 }
 
-// Attach is a mount of a looked-at descriptor: Command.Attach has its facts, in
+// Attach is a mount of a looked-at descriptor: Site.Attach has its facts, in
 // the same order, and Files.Attach the descriptors.
 type Attach struct {
 	Path     string `json:"path"`
@@ -235,25 +236,30 @@ type Identity struct {
 	Ino uint64 `json:"ino"`
 }
 
-// Command is the part of a Spec that is this spawn's alone.
+// Site is the part of a Spec that one pen alone has, and all that is known of it
+// before its command is.
+type Site struct {
+	UID     uint32     `json:"uid"` // run uid on the host
+	GID     uint32     `json:"gid"`
+	DiskUID uint32     `json:"disk_uid"` // owner of idmapped attaches on disk
+	DiskGID uint32     `json:"disk_gid"`
+	Attach  []Identity `json:"attach"` // facts of the descriptors of Profile.Attach
+	Cgroup  string     `json:"cgroup"` // process cgroup, relative to the base that the stage was started with
+	Join    []JoinFile `json:"join"`   // cgroup v1 directories that the target enters beside Cgroup, in order
+	Rows    uint16     `json:"rows"`   // terminal size with PTY
+	Cols    uint16     `json:"cols"`
+}
+
+// Command is what a pen executes.
 type Command struct {
-	Program   string     `json:"program"` // path inside the view
-	ProgramID Identity   `json:"program_id"`
-	Script    bool       `json:"script"` // starts with #!: executed by its path, not by descriptor
-	Argv      []string   `json:"argv"`
-	Env       []string   `json:"env"` // NAME=value
-	Dir       string     `json:"dir"` // working directory inside the view
-	DirID     Identity   `json:"dir_id"`
-	UID       uint32     `json:"uid"` // run uid on the host
-	GID       uint32     `json:"gid"`
-	DiskUID   uint32     `json:"disk_uid"` // owner of idmapped attaches on disk
-	DiskGID   uint32     `json:"disk_gid"`
-	Attach    []Identity `json:"attach"` // facts of the descriptors of Profile.Attach
-	Cgroup    string     `json:"cgroup"` // process cgroup, relative to the base that the stage was started with
-	Join      []JoinFile `json:"join"`   // cgroup v1 directories that the target enters beside Cgroup, in order
-	Rows      uint16     `json:"rows"`   // terminal size with PTY
-	Cols      uint16     `json:"cols"`
-	Timed     bool       `json:"timed,omitzero"` // the answer has the laps of the launch
+	Program   string   `json:"program"` // path inside the view
+	ProgramID Identity `json:"program_id"`
+	Script    bool     `json:"script"` // starts with #!: executed by its path, not by descriptor
+	Argv      []string `json:"argv"`
+	Env       []string `json:"env"` // NAME=value
+	Dir       string   `json:"dir"` // working directory inside the view
+	DirID     Identity `json:"dir_id"`
+	Timed     bool     `json:"timed,omitzero"` // the answer has the laps of the launch
 }
 
 // JoinFile is a file of a cgroup v1 hierarchy through which the target enters a

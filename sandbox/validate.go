@@ -34,15 +34,35 @@ const (
 func (s Spec) Validate() error {
 	var p problems
 	p.profile(&s.Profile)
-	p.command(&s.Command, &s.Profile)
-	if len(p) == 0 {
-		return nil
-	}
-	return fmt.Errorf("cannot accept the spec: %w", errors.Join(p...))
+	p.site(&s.Site, &s.Profile)
+	p.command(&s.Command)
+	return p.err()
+}
+
+// Validate says what is wrong with a Command as Spec.Validate does.
+func (c *Command) Validate() error {
+	var p problems
+	p.command(c)
+	return p.err()
+}
+
+// ValidateSite is Validate for a Spec whose Command is not known yet.
+func (s Spec) ValidateSite() error {
+	var p problems
+	p.profile(&s.Profile)
+	p.site(&s.Site, &s.Profile)
+	return p.err()
 }
 
 // problems collects what is wrong.
 type problems []error
+
+func (p *problems) err() error {
+	if len(*p) == 0 {
+		return nil
+	}
+	return fmt.Errorf("cannot accept the spec: %w", errors.Join(*p...))
+}
 
 func (p *problems) add(format string, args ...any) { *p = append(*p, fmt.Errorf(format, args...)) }
 
@@ -224,10 +244,13 @@ func floors() []Control {
 	return []Control{ControlMounts, ControlSeccomp, ControlCaps, ControlPidNS, ControlIPCNS}
 }
 
-func (p *problems) command(c *Command, f *Profile) {
+func (p *problems) command(c *Command) {
 	p.inside("program", c.Program)
 	p.path("working directory", c.Dir)
 	p.args(c)
+}
+
+func (p *problems) site(c *Site, f *Profile) {
 	p.check(c.UID != 0 && c.GID != 0, "nothing is started as uid or gid 0")
 	p.check(c.UID != ^uint32(0) && c.GID != ^uint32(0), "%d is no uid or gid", ^uint32(0))
 	p.check(len(c.Attach) == len(f.Attach), "facts of %d attaches for %d attaches", len(c.Attach), len(f.Attach))

@@ -18,10 +18,8 @@ func goodSpec() Spec {
 			Private: []Tmpfs{{Path: "/tmp", Size: 1, Inodes: 1, Mode: 0o1777}},
 			Seccomp: Filter{Base: "default"}, Controls: controls,
 		},
-		Command: Command{
-			Program: "/usr/bin/true", Argv: []string{"true"}, Env: []string{"A=b"}, Dir: "/work", UID: 1000, GID: 1000,
-			Attach: []Identity{{1, 2}}, Cgroup: "callers/1000/s/p",
-		},
+		Site:    Site{UID: 1000, GID: 1000, Attach: []Identity{{1, 2}}, Cgroup: "callers/1000/s/p"},
+		Command: Command{Program: "/usr/bin/true", Argv: []string{"true"}, Env: []string{"A=b"}, Dir: "/work"},
 	}
 }
 
@@ -37,9 +35,9 @@ func TestValidateBad(t *testing.T) {
 		edit func(*Spec)
 		want string
 	}{
-		{"uid 0", func(s *Spec) { s.Command.UID = 0 }, "uid or gid 0"},
-		{"gid 0", func(s *Spec) { s.Command.GID = 0 }, "uid or gid 0"},
-		{"uid -1", func(s *Spec) { s.Command.UID = ^uint32(0) }, "no uid"},
+		{"uid 0", func(s *Spec) { s.Site.UID = 0 }, "uid or gid 0"},
+		{"gid 0", func(s *Spec) { s.Site.GID = 0 }, "uid or gid 0"},
+		{"uid -1", func(s *Spec) { s.Site.UID = ^uint32(0) }, "no uid"},
 		{"no argv", func(s *Spec) { s.Command.Argv = nil }, "no arguments"},
 		{"NUL in argv", func(s *Spec) { s.Command.Argv = []string{"a\x00b"} }, "argument 0"},
 		{"long argument", func(s *Spec) { s.Command.Argv = []string{strings.Repeat("a", MaxArgLen)} }, "argument 0"},
@@ -48,13 +46,13 @@ func TestValidateBad(t *testing.T) {
 		{"env without name", func(s *Spec) { s.Command.Env = []string{"=A"} }, "not NAME=value"},
 		{"relative program", func(s *Spec) { s.Command.Program = "true" }, "absolute clean"},
 		{"unclean directory", func(s *Spec) { s.Command.Dir = "/srv/../etc" }, "absolute clean"},
-		{"cgroup up", func(s *Spec) { s.Command.Cgroup = "../x" }, "below its base"},
-		{"cgroup up inside", func(s *Spec) { s.Command.Cgroup = "a/../../x" }, "below its base"},
-		{"cgroup absolute", func(s *Spec) { s.Command.Cgroup = "/x" }, "below its base"},
-		{"cgroup empty", func(s *Spec) { s.Command.Cgroup = "" }, "below its base"},
-		{"join another file", func(s *Spec) { s.Command.Join = []JoinFile{{Controller: "memory", Path: "a/memory.limit_in_bytes"}} }, "tasks or cgroup.procs"},
-		{"join up", func(s *Spec) { s.Command.Join = []JoinFile{{Controller: "memory", Path: "../tasks"}} }, "below its base"},
-		{"attach facts", func(s *Spec) { s.Command.Attach = nil }, "facts of 0"},
+		{"cgroup up", func(s *Spec) { s.Site.Cgroup = "../x" }, "below its base"},
+		{"cgroup up inside", func(s *Spec) { s.Site.Cgroup = "a/../../x" }, "below its base"},
+		{"cgroup absolute", func(s *Spec) { s.Site.Cgroup = "/x" }, "below its base"},
+		{"cgroup empty", func(s *Spec) { s.Site.Cgroup = "" }, "below its base"},
+		{"join another file", func(s *Spec) { s.Site.Join = []JoinFile{{Controller: "memory", Path: "a/memory.limit_in_bytes"}} }, "tasks or cgroup.procs"},
+		{"join up", func(s *Spec) { s.Site.Join = []JoinFile{{Controller: "memory", Path: "../tasks"}} }, "below its base"},
+		{"attach facts", func(s *Spec) { s.Site.Attach = nil }, "facts of 0"},
 		{"idmap of root", func(s *Spec) { s.Profile.Attach[0].IDMap = true }, "on disk is never"},
 		{"seccomp off", func(s *Spec) { setLevel(s, ControlSeccomp, LevelOff) }, "cannot be off"},
 		{"caps off", func(s *Spec) { setLevel(s, ControlCaps, LevelOff) }, "cannot be off"},
@@ -107,7 +105,7 @@ func setLevel(s *Spec, c Control, l Level) {
 
 func TestValidateSaysEverything(t *testing.T) {
 	s := goodSpec()
-	s.Command.UID = 0
+	s.Site.UID = 0
 	s.Command.Argv = nil
 	s.Profile.Net = "x"
 	err := s.Validate()

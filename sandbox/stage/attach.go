@@ -22,6 +22,8 @@ type mounts struct {
 	masked  map[string]cover
 	made    []*place
 	watches []*watch
+	skipped []*watch // of a pen that waits for its command: absent paths that nothing holds
+	ruled   []ruled  // what rules went on that others can change
 	ruleset *os.File
 	abi     int
 	handled uint64
@@ -48,40 +50,40 @@ func (s *server) giveBack(m *mounts) error {
 	return err
 }
 
-// build makes the trees of a pen: the view, the attaches, what is denied in them,
+// mount makes the trees of a pen: the view, the attaches, what is denied in them,
 // and the Landlock ruleset on them.
-func (s *server) build(p *profile, c *sandbox.Command, peer linux.Peer, attach []*os.File) (m *mounts, err error) {
-	m = &mounts{}
+func (l *launcher) mount(peer linux.Peer, attach []*os.File) (err error) {
+	s, p, m := l.s, l.p, l.m
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, m.close(), s.giveBack(m))
+			err = errors.Join(err, s.giveBack(m))
 		}
 	}()
-	root, err := s.viewOf(p)
-	if err != nil {
-		return m, err
+	var root *os.File
+	if root, l.seen, err = s.viewOf(p); err != nil {
+		return err
 	}
 	if m.view, err = s.holder("/", root); err != nil {
-		return m, err
+		return err
 	}
 	for i, a := range p.Attach {
-		h, file, err := s.attach(a, c, i, attach[i])
+		h, file, err := s.attach(a, &l.site, i, attach[i])
 		if err != nil {
-			return m, failed("attach "+a.Path, err)
+			return failed("attach "+a.Path, err)
 		}
 		m.attach = append(m.attach, h)
 		if file {
 			m.files = append(m.files, i)
 		}
 	}
-	d := &denier{s: s, f: &p.Profile, peer: peer, holders: append([]*holder{m.view}, m.attach...), masked: map[string]cover{}}
+	d := &denier{s: s, f: &p.Profile, peer: peer, holders: append([]*holder{m.view}, m.attach...), masked: map[string]cover{}, waits: l.c == nil}
 	err = d.apply()
 	d.close()
-	m.made, m.watches, m.states, m.masked = d.made, d.watches, d.states, d.masked
+	m.made, m.watches, m.skipped, m.states, m.masked = d.made, d.watches, d.skipped, d.states, d.masked
 	if err != nil {
-		return m, err
+		return err
 	}
-	return m, s.restrict(m, &p.Profile)
+	return s.restrict(m, &p.Profile)
 }
 
 // holder makes a tree of a detached mount that comes to lie at path. Only a tree
@@ -102,7 +104,7 @@ func (s *server) holder(path string, root *os.File) (*holder, error) {
 
 // attach makes the mount of a looked-at descriptor, which must be the file that
 // was looked at. Its owner on disk is mapped to the run uid where asked for.
-func (s *server) attach(a sandbox.Attach, c *sandbox.Command, i int, src *os.File) (*holder, bool, error) {
+func (s *server) attach(a sandbox.Attach, c *sandbox.Site, i int, src *os.File) (*holder, bool, error) {
 	st, err := linux.Stat(src)
 	if err != nil {
 		return nil, false, err
@@ -157,6 +159,7 @@ func (s *server) restrict(m *mounts, f *sandbox.Profile) error {
 	for _, r := range sandbox.StageRules(*f) {
 		at, err := m.open(r)
 		if gone(err) {
+			m.ruled = append(m.ruled, ruled{rule: r})
 			continue
 		}
 		if err != nil {
@@ -166,6 +169,9 @@ func (s *server) restrict(m *mounts, f *sandbox.Profile) error {
 		st, err := linux.Stat(at)
 		if err != nil {
 			return failed("look at "+r.Path+" for its Landlock rule", err)
+		}
+		if m.holds(r.Path) != m.view {
+			m.ruled = append(m.ruled, ruled{rule: r, id: idOf(st)})
 		}
 		if st.Mode&unix.S_IFMT == unix.S_IFLNK {
 			continue // a symlink opens nothing by itself
@@ -183,12 +189,7 @@ func (s *server) restrict(m *mounts, f *sandbox.Profile) error {
 // open opens the path of a rule in the tree that holds it. Symlinks of the view
 // are followed inside it, but never for a rule that lets write.
 func (m *mounts) open(r sandbox.Rule) (*os.File, error) {
-	h := m.view
-	for _, a := range m.attach {
-		if sandbox.Below(r.Path, a.path) && len(a.path) > len(h.path) {
-			h = a
-		}
-	}
+	h := m.holds(r.Path)
 	rel := strings.TrimPrefix(strings.TrimPrefix(r.Path, h.path), "/")
 	if rel == "" {
 		return linux.Dup(h.tree.root)
@@ -201,6 +202,17 @@ func (m *mounts) open(r sandbox.Rule) (*os.File, error) {
 		return nil, fmt.Errorf("%s: %w", r.Path, err)
 	}
 	return f, nil
+}
+
+// holds returns the mount that a path lies in, among those that the stage makes.
+func (m *mounts) holds(p string) *holder {
+	h := m.view
+	for _, a := range m.attach {
+		if sandbox.Below(p, a.path) && len(a.path) > len(h.path) {
+			h = a
+		}
+	}
+	return h
 }
 
 func levelOf(f *sandbox.Profile, c sandbox.Control) sandbox.Level {

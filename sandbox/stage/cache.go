@@ -153,29 +153,36 @@ func (p *profile) close() error {
 }
 
 // viewOf returns a detached copy of the profile's view, which is built anew when
-// the host has changed under it.
-func (s *server) viewOf(p *profile) (*os.File, error) {
+// the host has changed under it, and that view.
+func (s *server) viewOf(p *profile) (*os.File, *view, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.view != nil && !p.view.fresh() {
 		old := p.view
 		p.view = nil
 		if err := old.close(); err != nil {
-			return nil, failed("take the old view down", err)
+			return nil, nil, failed("take the old view down", err)
 		}
 	}
 	if p.view == nil {
 		v, err := buildView(s.trees, &p.Profile)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		p.view = v
 	}
 	f, err := p.view.clone()
 	if err != nil {
-		return nil, failed("copy the view", err)
+		return nil, nil, failed("copy the view", err)
 	}
-	return f, nil
+	return f, p.view, nil
+}
+
+// current reports whether a new pen of the profile would get a copy of v too.
+func (p *profile) current(v *view) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.view == v && v.fresh()
 }
 
 // programOf returns the profile's program for that way of joining cgroups.

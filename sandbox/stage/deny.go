@@ -46,6 +46,8 @@ type denier struct {
 	state   sandbox.DenyState // of the path that is being denied
 	made    []*place          // placeholders that this pen needs
 	watches []*watch          // absent paths to look for at its end
+	waits   bool              // the pen has no command yet
+	skipped []*watch          // absent paths to look for when it gets one
 }
 
 // apply masks every denied path of the profile, shorter paths first.
@@ -273,7 +275,7 @@ func (d *denier) absent(y sandbox.Deny, h *holder, at string, cur *os.File, name
 		d.state.Level = sandbox.LevelBestEffort
 		return nil, d.watch(y, h, at, cur, names, sandbox.Identity{})
 	case sandbox.AbsentSkip:
-		return nil, nil
+		return nil, d.skip(y, h, at, cur, names)
 	case sandbox.AbsentPlaceholder:
 	}
 	orig := h.orig
@@ -326,8 +328,22 @@ func (d *denier) blocked(y sandbox.Deny, h *holder, f *os.File, here string, res
 		_, err := h.pin(f, here)
 		return err
 	case sandbox.AbsentSkip:
+		return d.skip(y, h, "", h.tree.root, append([]string{here}, rest...))
 	}
 	return nil
+}
+
+// skip remembers an absent path of a pen that waits for its command: one that has
+// appeared by then would be masked in a new pen.
+func (d *denier) skip(y sandbox.Deny, h *holder, at string, cur *os.File, names []string) error {
+	if !d.waits {
+		return nil
+	}
+	n := len(d.watches)
+	err := d.watch(y, h, at, cur, names, sandbox.Identity{})
+	d.skipped = append(d.skipped, d.watches[n:]...)
+	d.watches = d.watches[:n]
+	return err
 }
 
 // watch has names below the directory at of h looked for at the end of the pen:

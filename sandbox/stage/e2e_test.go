@@ -41,12 +41,13 @@ const (
 // bench is a stage with cgroups of its own and a caller.
 type bench struct {
 	*sandbox.Stage
-	t     testing.TB
-	base  string
-	conn  *os.File // of a caller with testUID
-	state string
-	next  int
-	mu    sync.Mutex
+	t      testing.TB
+	base   string
+	conn   *os.File // of a caller with testUID
+	state  string
+	next   int
+	mu     sync.Mutex
+	killed bool // the stage was, by the test
 }
 
 func needRoot(tb testing.TB) {
@@ -91,13 +92,14 @@ func newBench(tb testing.TB, more ...sandbox.CgroupHier) *bench {
 	if err != nil {
 		tb.Fatal(err)
 	}
+	b := &bench{Stage: s, t: tb, base: base, state: state, conn: connOf(tb, testUID)}
 	tb.Cleanup(func() {
-		if err := s.Close(); err != nil {
+		if err := s.Close(); err != nil && !b.killed {
 			tb.Errorf("Close() = %v; want nil", err)
 		}
 		noTrees(tb, state)
 	})
-	return &bench{Stage: s, t: tb, base: base, state: state, conn: connOf(tb, testUID)}
+	return b
 }
 
 func noTrees(tb testing.TB, state string) {
@@ -253,10 +255,11 @@ func (b *bench) spec(p sandbox.Profile, argv ...string) sandbox.Spec {
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	return sandbox.Spec{Profile: p, Command: sandbox.Command{
-		Program: prog, ProgramID: idOf(b.t, prog), Argv: argv, Env: []string{"PATH=/usr/bin:/bin"}, Dir: "/tmp",
-		UID: testUID, GID: testUID, Cgroup: name,
-	}}
+	return sandbox.Spec{
+		Profile: p,
+		Site:    sandbox.Site{UID: testUID, GID: testUID, Cgroup: name},
+		Command: sandbox.Command{Program: prog, ProgramID: idOf(b.t, prog), Argv: argv, Env: []string{"PATH=/usr/bin:/bin"}, Dir: "/tmp"},
+	}
 }
 
 func (b *bench) run(s sandbox.Spec, in string, attach ...*os.File) (sandbox.Status, string, string, error) {
@@ -267,6 +270,12 @@ func (b *bench) run(s sandbox.Spec, in string, attach ...*os.File) (sandbox.Stat
 	if err != nil {
 		return sandbox.Status{}, "", "", err
 	}
+	return b.follow(ctx, pen, in)
+}
+
+// follow starts a pen's target and sees it to its end.
+func (b *bench) follow(ctx context.Context, pen *sandbox.Pen, in string) (sandbox.Status, string, string, error) {
+	b.t.Helper()
 	p, err := pen.Start(ctx)
 	if err != nil {
 		return sandbox.Status{}, "", "", err

@@ -20,6 +20,9 @@ var errBusy = errors.New("too many requests at once")
 // errForgot asks for a profile that was only named.
 var errForgot = errors.New("that profile is not known: it must be sent")
 
+// errStale asks for a launch from the start.
+var errStale = errors.New("the prepared pen is not what would be built now")
+
 // failed says that the stage itself could not do a step of a launch.
 func failed(what string, err error) error {
 	return &sandbox.StepError{
@@ -38,6 +41,8 @@ func answerOf(err error) *stagewire.Failure {
 		f.Kind = stagewire.KindBusy
 	case errors.Is(err, errForgot):
 		f.Kind = stagewire.KindForgot
+	case errors.Is(err, errStale):
+		f.Kind = stagewire.KindStale
 	case errors.As(err, &no):
 		f.Kind = stagewire.KindRefused
 	case errors.As(err, &step):

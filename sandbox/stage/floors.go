@@ -20,7 +20,7 @@ import (
 // last gate.
 
 // floors says why c may not be started for peer, or nil.
-func (s *server) floors(c *sandbox.Command, f *sandbox.Profile, peer linux.Peer) error {
+func (s *server) floors(c *sandbox.Site, f *sandbox.Profile, peer linux.Peer) error {
 	if err := s.mayRun(c.UID, c.GID, peer); err != nil {
 		return err
 	}

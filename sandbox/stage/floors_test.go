@@ -56,15 +56,15 @@ func TestFloors(t *testing.T) {
 	tests := []struct {
 		name string
 		f    *sandbox.Profile
-		c    sandbox.Command
+		c    sandbox.Site
 		want string
 	}{
-		{"plain", &sandbox.Profile{}, sandbox.Command{}, ""},
-		{"the caller's files", idmap, sandbox.Command{DiskUID: 1000, DiskGID: 1000}, ""},
-		{"root's files", idmap, sandbox.Command{DiskUID: 0, DiskGID: 1000}, "cannot map owner"},
-		{"another's files", idmap, sandbox.Command{DiskUID: 1001, DiskGID: 1000}, "cannot map owner"},
-		{"another group's files", idmap, sandbox.Command{DiskUID: 1000, DiskGID: 42}, "cannot map owner"},
-		{"a hierarchy that is not ours", &sandbox.Profile{}, sandbox.Command{Join: []sandbox.JoinFile{{Controller: "devices", Path: "a/tasks"}}}, "cannot join"},
+		{"plain", &sandbox.Profile{}, sandbox.Site{}, ""},
+		{"the caller's files", idmap, sandbox.Site{DiskUID: 1000, DiskGID: 1000}, ""},
+		{"root's files", idmap, sandbox.Site{DiskUID: 0, DiskGID: 1000}, "cannot map owner"},
+		{"another's files", idmap, sandbox.Site{DiskUID: 1001, DiskGID: 1000}, "cannot map owner"},
+		{"another group's files", idmap, sandbox.Site{DiskUID: 1000, DiskGID: 42}, "cannot map owner"},
+		{"a hierarchy that is not ours", &sandbox.Profile{}, sandbox.Site{Join: []sandbox.JoinFile{{Controller: "devices", Path: "a/tasks"}}}, "cannot join"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

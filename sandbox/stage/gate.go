@@ -89,7 +89,7 @@ func (l *launcher) found(m linux.Message) error {
 		return failed("find the target", err)
 	}
 	if !slices.Contains(strings.Fields(string(b)), strconv.Itoa(l.target)) {
-		return failed("find the target", fmt.Errorf("process %d is not in the cgroup %s/job", l.target, l.c.Cgroup))
+		return failed("find the target", fmt.Errorf("process %d is not in the cgroup %s/job", l.target, l.site.Cgroup))
 	}
 	return nil
 }

@@ -19,6 +19,12 @@ type hostile struct {
 
 func newHostile(tb testing.TB) *hostile {
 	tb.Helper()
+	return newHostileAt(tb, "/sys/fs/cgroup/none")
+}
+
+// newHostileAt gives the stage a cgroup v2 directory.
+func newHostileAt(tb testing.TB, base string) *hostile {
+	tb.Helper()
 	if os.Geteuid() != 0 {
 		tb.Skipf("needs root: euid is %d", os.Geteuid())
 	}
@@ -39,7 +45,7 @@ func newHostile(tb testing.TB) *hostile {
 		tb.Fatal(err)
 	}
 	done := make(chan error, 1)
-	c := Config{State: tb.TempDir(), Cgroups: []sandbox.CgroupHier{{Dir: "/sys/fs/cgroup/none"}}, DynamicFirst: 1900000000, DynamicCount: 10}
+	c := Config{State: tb.TempDir(), Cgroups: []sandbox.CgroupHier{{Dir: base}}, DynamicFirst: 1900000000, DynamicCount: 10}
 	go func() { done <- Serve(tb.Context(), theirs, c) }()
 	h := &hostile{conn: ours, peer: peer, buf: make([]byte, stagewire.MaxInline)}
 	tb.Cleanup(func() {
@@ -71,15 +77,16 @@ func (h *hostile) send(tb testing.TB, data []byte) stagewire.Message {
 
 const seedSpec = `{"profile":{"name":"x","hostname":"x","view":[{"kind":"bind","path":"/usr","source":"/usr"}],"attach":[],"private":[],"deny":[],` +
 	`"proc":"masked","net":"none","userns":false,"rootmap":false,"exec":"anything","pty":false,"stdin":"pipe","seccomp":{"base":"default"},` +
-	`"landlock":{"rules":[{"path":"/usr","access":"rx"}]},"rlimits":[],"controls":[]},"command":{"program":"/usr/bin/true","argv":["true"],` +
-	`"env":[],"dir":"/","uid":0,"gid":0,"attach":[],"cgroup":"a/b","join":[]}}`
+	`"landlock":{"rules":[{"path":"/usr","access":"rx"}]},"rlimits":[],"controls":[]},"site":{"uid":0,"gid":0,"attach":[],"cgroup":"a/b","join":[]},` + seedCommand + `}`
+
+const seedCommand = `"command":{"program":"/usr/bin/true","argv":["true"],"env":[],"dir":"/"}`
 
 // FuzzDaemon is a daemon wholly in an attacker's hands: whatever it sends, the
 // stage answers and starts nothing.
 func FuzzDaemon(f *testing.F) {
 	h := newHostile(f)
-	for _, op := range []string{"look", "scratch", "drop_scratch", "launch", "start", "abort", "reaped", "step", "hello", "x", ""} {
-		for _, body := range []string{"null", "{}", "[]", "1", `"x"`, seedSpec, `{"pen":1}`, `{"name":"../../etc","size":1,"inodes":1,"uid":1,"gid":1}`, `{"programs":["","/","a/b"],"path":["x"],"dir":"/","under":["/"]}`} {
+	for _, op := range []string{"look", "scratch", "drop_scratch", "launch", "prepare", "command", "start", "abort", "reaped", "step", "hello", "x", ""} {
+		for _, body := range []string{"null", "{}", "[]", "1", `"x"`, seedSpec, `{"pen":1}`, `{"pen":1,` + seedCommand + `}`, `{"name":"../../etc","size":1,"inodes":1,"uid":1,"gid":1}`, `{"programs":["","/","a/b"],"path":["x"],"dir":"/","under":["/"]}`} {
 			f.Add([]byte(`{"id":1,"op":"` + op + `","body":` + body + `}`))
 		}
 	}

@@ -72,7 +72,7 @@ func (b *bench) inWork(p sandbox.Profile, w, script string) (sandbox.Spec, *os.F
 	p.Landlock.Rules = append(p.Landlock.Rules, sandbox.Rule{Path: "/proj", Access: "rwx"})
 	s := b.spec(p, "/bin/sh", "-c", script)
 	s.Command.Dir, s.Command.DirID = "/proj", idOf(b.t, w)
-	s.Command.Attach = []sandbox.Identity{idOf(b.t, w)}
+	s.Site.Attach = []sandbox.Identity{idOf(b.t, w)}
 	return s, openDir(b.t, w)
 }
 
@@ -99,8 +99,8 @@ func TestIDMap(t *testing.T) {
 	write(t, w+"/f", "in\n")
 	s, d := b.inWork(testProfile(), w, "cat f; echo out > g; id -u; stat -c %u f")
 	s.Profile.Attach[0].IDMap = true
-	s.Command.UID, s.Command.GID = dynFirst+5, dynFirst+5
-	s.Command.DiskUID, s.Command.DiskGID = testUID, testUID
+	s.Site.UID, s.Site.GID = dynFirst+5, dynFirst+5
+	s.Site.DiskUID, s.Site.DiskGID = testUID, testUID
 	st, out, errs, err := b.run(s, "", d)
 	if err != nil || st.Code != 0 || out != "in\n1900000005\n1900000005\n" {
 		t.Fatalf("run(idmap) = %+v, %q, %q, %v", st, out, errs, err)
@@ -228,7 +228,7 @@ func TestStdinNullAndPTY(t *testing.T) {
 	p = testProfile()
 	p.PTY = true
 	s := b.spec(p, "/bin/sh", "-c", "tty; stty size; read x; echo got $x")
-	s.Command.Rows, s.Command.Cols = 33, 77
+	s.Site.Rows, s.Site.Cols = 33, 77
 	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 	defer cancel()
 	pen, err := b.Launch(ctx, b.conn, s, nil)
@@ -439,7 +439,7 @@ func TestScratch(t *testing.T) {
 	p.Attach = []sandbox.Attach{{Path: "/proj", Writable: true}}
 	p.Landlock.Rules = append(p.Landlock.Rules, sandbox.Rule{Path: "/proj", Access: "rw"})
 	s := b.spec(p, "/bin/sh", "-c", "echo hi > /proj/f; head -c 2000000 /dev/zero > /proj/big || echo full")
-	s.Command.Attach = []sandbox.Identity{id}
+	s.Site.Attach = []sandbox.Identity{id}
 	if _, out, errs, err := b.run(s, "", f); err != nil || out != "full\n" {
 		t.Errorf("run() = %q, %q, %v; want full", out, errs, err)
 	}
@@ -465,11 +465,11 @@ func TestScratch(t *testing.T) {
 func TestFloorsOverTheWire(t *testing.T) {
 	b := newBench(t)
 	tests := map[string]func(*sandbox.Spec){
-		"another uid":   func(s *sandbox.Spec) { s.Command.UID = 33 },
-		"root":          func(s *sandbox.Spec) { s.Command.UID = 0 },
-		"group shadow":  func(s *sandbox.Spec) { s.Command.GID = 42 },
-		"cgroup above":  func(s *sandbox.Spec) { s.Command.Cgroup = ".." },
-		"hierarchy":     func(s *sandbox.Spec) { s.Command.Join = []sandbox.JoinFile{{Controller: "memory", Path: "x/tasks"}} },
+		"another uid":   func(s *sandbox.Spec) { s.Site.UID = 33 },
+		"root":          func(s *sandbox.Spec) { s.Site.UID = 0 },
+		"group shadow":  func(s *sandbox.Spec) { s.Site.GID = 42 },
+		"cgroup above":  func(s *sandbox.Spec) { s.Site.Cgroup = ".." },
+		"hierarchy":     func(s *sandbox.Spec) { s.Site.Join = []sandbox.JoinFile{{Controller: "memory", Path: "x/tasks"}} },
 		"seccomp off":   func(s *sandbox.Spec) { s.Profile.Controls[2].Level = sandbox.LevelOff },
 		"more attaches": func(s *sandbox.Spec) { s.Profile.Attach = []sandbox.Attach{{Path: "/w"}} },
 		"ptrace":        func(s *sandbox.Spec) { s.Profile.Seccomp.Allow = []string{"mount"} },
@@ -588,14 +588,14 @@ func TestJoinV1(t *testing.T) {
 		p.UserNS = userns
 		s := b.spec(p, "/bin/cat", "/proc/self/cgroup")
 		for _, h := range hiers {
-			s.Command.Join = append(s.Command.Join, sandbox.JoinFile{Controller: h.Controller, Path: "s/p/tasks"})
+			s.Site.Join = append(s.Site.Join, sandbox.JoinFile{Controller: h.Controller, Path: "s/p/tasks"})
 		}
 		_, out, errs, err := b.run(s, "")
 		if err != nil || strings.Contains(out, "pinfold-test") || !strings.Contains(out, ":memory:/\n") || !strings.Contains(out, ":pids:/\n") {
 			t.Errorf("run(userns %v) = %q, %q, %v; want the joined cgroups shown as roots", userns, out, errs, err)
 		}
 		s = b.spec(p, "/bin/true")
-		s.Command.Join = []sandbox.JoinFile{{Controller: "memory", Path: "s/no/tasks"}}
+		s.Site.Join = []sandbox.JoinFile{{Controller: "memory", Path: "s/no/tasks"}}
 		if _, _, _, err := b.run(s, ""); !errors.Is(err, syscall.ENOENT) {
 			t.Errorf("run(no such cgroup) = %v; want ENOENT", err)
 		}

@@ -33,8 +33,11 @@ type pen struct {
 	watches  []*watch            // guarded by watching; nil once the pen is gone
 	changed  []sandbox.DenyEvent // what was seen last, guarded by watching
 
-	mu   sync.Mutex
-	gate *os.File // write end of the last gate; nil once it is open or shut
+	mu     sync.Mutex
+	gate   *os.File  // write end of the last gate; nil once it is open or shut
+	waits  *launcher // of a pen that waits for its command
+	proved bool      // what confines it was read back: its gate may be opened
+	over   bool      // it is gone, and waits for nothing any more
 
 	gone chan struct{} // closed once reaped and cleaned up
 	err  error         // of that, once gone is closed
@@ -92,6 +95,12 @@ func (s *server) reap(p *pen) {
 	p.shut()
 	p.unwatch()
 	p.err = errors.Join(p.err, s.dropPlaces(p.made))
+	p.mu.Lock()
+	p.over = true
+	p.mu.Unlock()
+	if l := p.take(); l != nil {
+		p.err = errors.Join(p.err, l.close())
+	}
 	linux.CloseAll(p.pidfd)
 	close(p.gone)
 }
@@ -112,7 +121,7 @@ func (p *pen) shut() bool {
 func (p *pen) open() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.gate == nil {
+	if p.gate == nil || !p.proved {
 		return refused("the pen waits at no gate")
 	}
 	defer func() {
@@ -121,6 +130,13 @@ func (p *pen) open() error {
 	}()
 	_, err := p.gate.Write([]byte{1})
 	return err
+}
+
+// prove says that what confines the target at its last gate was read back.
+func (p *pen) prove() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.proved = true
 }
 
 func (p *pen) kill() error {
@@ -157,7 +173,7 @@ func (s *server) onPen(ctx context.Context, m stagewire.Message) (any, error) {
 		if err := p.kill(); err != nil {
 			return nil, err
 		}
-	case stagewire.OpReaped, stagewire.OpHello, stagewire.OpLook, stagewire.OpScratch, stagewire.OpDropScratch, stagewire.OpLaunch:
+	case stagewire.OpReaped, stagewire.OpHello, stagewire.OpLook, stagewire.OpScratch, stagewire.OpDropScratch, stagewire.OpLaunch, stagewire.OpPrepare, stagewire.OpCommand:
 	}
 	select {
 	case <-p.gone:

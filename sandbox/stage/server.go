@@ -32,6 +32,7 @@ const (
 	maxLooks      = 16   // looks of one uid at once; the others wait
 	launchesOfOne = 16   // launches of one uid being built at once; its others wait
 	maxPens       = 8192 // pens alive; one more is refused as busy
+	maxPrepared   = 128  // of those, pens that wait for their command
 )
 
 // connFD is where the daemon puts its socket.
@@ -268,8 +269,10 @@ func (s *server) serve(ctx context.Context, m stagewire.Message, files []*os.Fil
 		body, out, err = s.look(ctx, m.Body, files)
 	case stagewire.OpScratch, stagewire.OpDropScratch:
 		body, out, err = s.scratches(m)
-	case stagewire.OpLaunch:
-		body, fds, err = s.launch(ctx, m.Body, files)
+	case stagewire.OpLaunch, stagewire.OpPrepare:
+		body, fds, err = s.launch(ctx, m, files)
+	case stagewire.OpCommand:
+		body, fds, err = s.command(ctx, m.Body)
 	case stagewire.OpStart, stagewire.OpAbort, stagewire.OpReaped, stagewire.OpStep, stagewire.OpDenies:
 		body, err = s.onPen(ctx, m)
 	case stagewire.OpHello:

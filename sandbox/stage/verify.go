@@ -110,8 +110,8 @@ func (l *launcher) identities() error {
 
 // floor checks what holds for every pen, whatever its profile says.
 func (l *launcher) floor(st *procStatus) error {
-	if st.uid != l.c.UID || st.gid != l.c.GID || !st.sameIDs {
-		return fmt.Errorf("it runs as %d:%d, not as %d:%d alone", st.uid, st.gid, l.c.UID, l.c.GID)
+	if st.uid != l.site.UID || st.gid != l.site.GID || !st.sameIDs {
+		return fmt.Errorf("it runs as %d:%d, not as %d:%d alone", st.uid, st.gid, l.site.UID, l.site.GID)
 	}
 	if err := l.groupsKept(st); err != nil {
 		return err
@@ -130,14 +130,14 @@ func (l *launcher) floor(st *procStatus) error {
 
 // inCgroups checks the cgroups of v1; that of v2 is where the target was found.
 func (l *launcher) inCgroups() error {
-	if len(l.c.Join) == 0 {
+	if len(l.site.Join) == 0 {
 		return nil
 	}
 	b, err := linux.ReadProc(procPath(l.target, "cgroup"), maxProcFile)
 	if err != nil {
 		return err
 	}
-	for _, j := range l.c.Join {
+	for _, j := range l.site.Join {
 		in := slices.ContainsFunc(strings.Split(string(b), "\n"), func(line string) bool {
 			p := strings.SplitN(line, ":", 3)
 			return len(p) == 3 && slices.Contains(strings.Split(p[1], ","), j.Controller) && strings.HasSuffix(p[2], "/"+path.Dir(j.Path))

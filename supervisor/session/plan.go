@@ -24,7 +24,7 @@ type Place struct {
 	Name             string // of the run uid inside
 	UID, GID         uint32 // run ids on the host
 	DiskUID, DiskGID uint32 // owner of the workspace on disk
-	Cgroup           string // relative to the base
+	Cgroup           string // relative to the base; empty: not known yet
 	Join             []cgroup.JoinFile
 	Work             sandbox.Identity // root of the workspace
 	Home             sandbox.Identity // root of the home directory, where the grant has one
@@ -69,26 +69,34 @@ func Plan(g *policy.Grant, p Place) (sandbox.Spec, cgroup.Limits) {
 	for _, n := range g.Controls {
 		prof.Controls = append(prof.Controls, sandbox.Need{Control: sandbox.Control(n.Control), Level: sandbox.Level(n.Level)})
 	}
-	return sandbox.Spec{Profile: prof, Command: command(g, p)}, limits(g)
+	return sandbox.Spec{Profile: prof, Site: site(g, p), Command: command(g, p)}, limits(g)
+}
+
+func site(g *policy.Grant, p Place) sandbox.Site {
+	s := sandbox.Site{UID: p.UID, GID: p.GID, DiskUID: p.DiskUID, DiskGID: p.DiskGID, Rows: p.Rows, Cols: p.Cols}
+	if hasHome(g) {
+		s.Attach = append(s.Attach, p.Home)
+	}
+	s.Attach = append(s.Attach, p.Work)
+	inJob(&s, p.Cgroup, p.Join)
+	return s
+}
+
+// inJob puts a pen into the cgroup of its process.
+func inJob(s *sandbox.Site, path string, join []cgroup.JoinFile) {
+	s.Cgroup, s.Join = path, nil
+	for _, j := range join {
+		s.Join = append(s.Join, sandbox.JoinFile{Controller: j.Controller, Path: j.Path})
+	}
 }
 
 func command(g *policy.Grant, p Place) sandbox.Command {
-	c := sandbox.Command{
+	return sandbox.Command{
 		Program:   g.Program.Path,
 		ProgramID: sandbox.Identity(g.Program.ID),
 		Script:    g.Program.Kind == policy.KindScript,
 		Argv:      g.Argv, Env: g.Env, Dir: g.Workspace.Cwd, DirID: p.Work,
-		UID: p.UID, GID: p.GID, DiskUID: p.DiskUID, DiskGID: p.DiskGID,
-		Cgroup: p.Cgroup, Rows: p.Rows, Cols: p.Cols,
 	}
-	if hasHome(g) {
-		c.Attach = append(c.Attach, p.Home)
-	}
-	c.Attach = append(c.Attach, p.Work)
-	for _, j := range p.Join {
-		c.Join = append(c.Join, sandbox.JoinFile{Controller: j.Controller, Path: j.Path})
-	}
-	return c
 }
 
 // view lists what exists inside: the base view, the paths of the policy, and with
@@ -134,7 +142,7 @@ func inWorkspace(g *policy.Grant, p string) bool {
 func hasHome(g *policy.Grant) bool { return g.Home.Kind != policy.HomeNone }
 
 // attaches lists the trees that come as descriptors, in the order of
-// Command.Attach: the home first, since a workspace may lie below it.
+// Site.Attach: the home first, since a workspace may lie below it.
 func attaches(g *policy.Grant) []sandbox.Attach {
 	noexec := g.Exec == policy.ExecListed
 	var as []sandbox.Attach

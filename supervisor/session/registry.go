@@ -21,6 +21,7 @@ type Registry struct {
 	first    uint32
 	count    uint32
 	next     uint32
+	ready    int // pens of all sessions that wait for a spawn
 	denials  pace
 }
 
@@ -154,6 +155,26 @@ func (r *Registry) dropUID(uid uint32) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.uids, uid)
+}
+
+// maxReady bounds the pens that wait for a spawn, of all sessions.
+const maxReady = 64
+
+// takeReady counts one more pen that waits for a spawn; false: there are enough.
+func (r *Registry) takeReady() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ready >= maxReady {
+		return false
+	}
+	r.ready++
+	return true
+}
+
+func (r *Registry) dropReady() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ready--
 }
 
 // own notes whose process an id is.

@@ -85,6 +85,7 @@ type Session struct {
 	detach  *time.Timer
 
 	trees trees
+	ready ready
 }
 
 // New returns a session of an admitted caller. conn stays the caller's to close
@@ -134,6 +135,7 @@ func (s *Session) Serve(ctx context.Context) {
 		}
 	}
 	s.close()
+	s.unready()
 	s.wg.Wait()
 	s.flush()
 	s.out.end()

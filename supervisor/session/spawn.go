@@ -119,7 +119,7 @@ func (s *Session) launch(p *process, pol *policy.Policy) (*started, *proto.Spawn
 	p.laps.Lap("wait")
 	g, dir, err := s.decide(ctx, p, pol)
 	if dir != nil {
-		defer dir.Close()
+		defer func() { dir.Close() }()
 	}
 	p.laps.Lap("decide")
 	if _, ok := errors.AsType[*policy.Denied](err); ok {
@@ -137,21 +137,64 @@ func (s *Session) launch(p *process, pol *policy.Policy) (*started, *proto.Spawn
 		return fail(err)
 	}
 	p.laps.Lap("record")
-	job, err := s.makeJob(p, g)
-	p.laps.Lap("cgroup")
+	k, err := s.kind(ctx, p, g, dir)
 	if err != nil {
 		return fail(err)
 	}
-	st, err := s.build(ctx, p, g, job, dir)
+	p.laps.Lap("plan")
+	st, err := s.begin(ctx, p, g, k)
 	if err != nil {
-		rctx, rcancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime)
-		defer rcancel()
-		if rerr := job.Remove(rctx); rerr != nil {
-			s.log.Error("cannot remove the cgroup of a failed start", attrProc(p.id), attrErr(rerr))
-		}
 		return fail(err)
+	}
+	if s.ready.wants(k) {
+		keep := dir
+		dir = nil
+		s.wg.Go(func() { s.prepare(k, keep) })
 	}
 	return st, nil
+}
+
+// begin takes the pen that was made ready for a spawn of this kind, or a cgroup for a
+// new one, and starts the process.
+func (s *Session) begin(ctx context.Context, p *process, g *policy.Grant, k *kind) (*started, error) {
+	r, err := s.ready.take(ctx, k)
+	if err != nil {
+		return nil, err
+	}
+	var job *cgroup.Job
+	var pen *sandbox.Prepared
+	if r != nil {
+		s.host.Registry.dropReady()
+		job, pen = r.job, r.pen
+		err = job.Begin()
+	} else {
+		job, err = s.makeJob(proto.NewID(), k)
+	}
+	p.laps.Lap("cgroup")
+	if err != nil && job == nil {
+		return nil, err
+	}
+	var st *started
+	if err == nil {
+		inJob(&k.spec.Site, job.Path(), job.Join())
+		st, err = s.build(ctx, p, g, k, job, pen)
+	} else if pen != nil {
+		err = errors.Join(err, pen.Abort(context.WithoutCancel(ctx)))
+	}
+	if err != nil {
+		s.removeJob(ctx, job)
+		return nil, err
+	}
+	return st, nil
+}
+
+// removeJob removes the cgroup of a process that was never started.
+func (s *Session) removeJob(ctx context.Context, job *cgroup.Job) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime)
+	defer cancel()
+	if err := job.Remove(ctx); err != nil {
+		s.log.Error("cannot remove the cgroup of a process that was not started", slog.String("cgroup", job.Path()), attrErr(err))
+	}
 }
 
 // decide looks at what the request names and asks the policy.
@@ -174,14 +217,12 @@ func first(list []string) string {
 	return list[0]
 }
 
-// makeJob makes the process's cgroup below those of its session and caller.
-func (s *Session) makeJob(p *process, g *policy.Grant) (*cgroup.Job, error) {
-	q := cgroup.NoLimits()
-	q.Memory, q.Pids, q.CPU = cgroup.Bytes(g.Quota.Memory), g.Quota.Pids, g.Quota.CPU
+// makeJob makes a process's cgroup below those of its session and caller.
+func (s *Session) makeJob(name string, k *kind) (*cgroup.Job, error) {
 	s.trees.mu.Lock()
 	defer s.trees.mu.Unlock()
 	for try := 0; ; try++ {
-		job, err := s.jobBelow(p, q, limits(g))
+		job, err := s.jobBelow(name, k.quota, k.limits)
 		if errors.Is(err, cgroup.ErrGone) && try < groupTries { // the caller's last other session has just left
 			continue
 		}
@@ -193,7 +234,7 @@ func (s *Session) makeJob(p *process, g *policy.Grant) (*cgroup.Job, error) {
 // removed in between.
 const groupTries = 8
 
-func (s *Session) jobBelow(p *process, quota, l cgroup.Limits) (*cgroup.Job, error) {
+func (s *Session) jobBelow(name string, quota, l cgroup.Limits) (*cgroup.Job, error) {
 	caller, err := s.host.Cgroups.Caller(s.caller.UID, quota)
 	if err != nil {
 		return nil, fmt.Errorf("cannot make the caller's cgroup: %w", err)
@@ -203,26 +244,16 @@ func (s *Session) jobBelow(p *process, quota, l cgroup.Limits) (*cgroup.Job, err
 		return nil, fmt.Errorf("cannot make the session's cgroup: %w", err)
 	}
 	s.trees.groups = []*cgroup.Group{group, caller}
-	job, err := group.Process(p.id, l)
+	job, err := group.Process(name, l)
 	if err != nil {
 		return nil, fmt.Errorf("cannot make the process's cgroup: %w", err)
 	}
 	return job, nil
 }
 
-// build prepares the trees, starts the pen, records it, and opens its last gate.
-func (s *Session) build(ctx context.Context, p *process, g *policy.Grant, job *cgroup.Job, dir *os.File) (*started, error) {
-	place, files, err := s.place(ctx, p, g, job, dir)
-	if err != nil {
-		return nil, err
-	}
-	if g.Env, err = withEnvDir(g.Env, g.EnvDir); err != nil {
-		return nil, err
-	}
-	spec, _ := Plan(g, place)
-	spec.Command.Timed = p.laps != nil
-	p.laps.Lap("plan")
-	pen, err := s.host.Stage.Launch(ctx, s.conn, spec, files)
+// build brings a pen to its last gate, records it, and opens that gate.
+func (s *Session) build(ctx context.Context, p *process, g *policy.Grant, k *kind, job *cgroup.Job, ready *sandbox.Prepared) (*started, error) {
+	pen, err := s.raise(ctx, p, k, ready)
 	if err != nil {
 		return nil, err
 	}
@@ -259,16 +290,29 @@ func (s *Session) build(ctx context.Context, p *process, g *policy.Grant, job *c
 	return st, nil
 }
 
+// raise brings a pen to its last gate: the one that is ready, where it is still what
+// would be built now, else a new one.
+func (s *Session) raise(ctx context.Context, p *process, k *kind, ready *sandbox.Prepared) (*sandbox.Pen, error) {
+	k.spec.Command.Timed = p.laps != nil
+	if ready != nil {
+		pen, err := ready.Launch(ctx, k.spec.Command)
+		if err == nil || ctx.Err() != nil {
+			return pen, err
+		}
+		s.log.Debug("the pen that was ready cannot be used, building another", attrProc(p.id), attrErr(err))
+	}
+	return s.host.Stage.Launch(ctx, s.conn, k.spec, k.files)
+}
+
 // place fills in what the plan needs beside the grant, and the descriptors of its
 // attaches in their order.
-func (s *Session) place(ctx context.Context, p *process, g *policy.Grant, job *cgroup.Job, dir *os.File) (Place, []*os.File, error) {
+func (s *Session) place(ctx context.Context, p *process, g *policy.Grant, dir *os.File) (Place, []*os.File, error) {
 	uid, gid, err := s.runIDs(g)
 	if err != nil {
 		return Place{}, nil, err
 	}
 	pl := Place{
-		Name: g.RunAs.Name, UID: uid, GID: gid, DiskUID: s.caller.UID, DiskGID: s.caller.GID,
-		Cgroup: job.Path(), Join: job.Join(), Stdin: sandbox.StdinMode(p.req.StdinMode),
+		Name: g.RunAs.Name, UID: uid, GID: gid, DiskUID: s.caller.UID, DiskGID: s.caller.GID, Stdin: sandbox.StdinMode(p.req.StdinMode),
 	}
 	if p.req.PTY != nil {
 		pl.Rows, pl.Cols = p.req.PTY.Rows, p.req.PTY.Cols

@@ -63,6 +63,9 @@ func StartedRecord() Arg { return Arg{value: startAddr, text: "&started"} }
 // StartedAddress is the address of the pid in StartedRecord, for clone3.
 const StartedAddress = startAddr + 4
 
+// PidAddress is the address of RegPid, for clone3.
+const PidAddress = regsAddr + 8*uint64(RegPid)
+
 // StartedPid is the address of the pid in StartedRecord.
 func StartedPid() Arg { return Arg{value: StartedAddress, text: "&started.pid"} }
 
@@ -78,6 +81,9 @@ func EndedUsage() Arg { return Arg{value: endAddr + 8, text: "&ended.rusage"} }
 // Polled is the address of two struct pollfd: FDStatus and FDSignals, both for
 // reading.
 func Polled() Arg { return Arg{value: pollAddr, text: "[{status, POLLIN}, {signals, POLLIN}]"} }
+
+// CommandArea is the address at which FDCommand is mapped.
+func CommandArea() Arg { return Arg{value: CommandAt, text: "&command"} }
 
 // Spare is the address of 256 bytes for what is read and dropped.
 func Spare() Arg { return Arg{value: spareAddr, text: "&spare"} }

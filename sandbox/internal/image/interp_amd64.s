@@ -9,19 +9,10 @@
 #define SET	0xffff
 #define END	BYTE $0x0f; BYTE $0x0b; BYTE $0x50; BYTE $0x46; BYTE $0x4c; BYTE $0x44; BYTE $0x45; BYTE $0x44
 
-// start puts the kernel's initial stack into registers 4 to 7 and runs into interp.
+// start finds the registers and the steps, and runs into interp.
 TEXT ·start(SB),NOSPLIT|NOFRAME,$0-0
 	MOVL	$REGS, R13
 	MOVQ	0(R13), R12		// register 0 begins as the address of the steps
-	MOVQ	0(SP), AX		// argc
-	MOVQ	8(SP), CX		// argv[0]: program
-	MOVQ	CX, 32(R13)
-	MOVQ	16(SP), CX		// argv[1]: directory
-	MOVQ	CX, 40(R13)
-	LEAQ	24(SP), CX		// argv[2:]: the target's
-	MOVQ	CX, 48(R13)
-	LEAQ	16(SP)(AX*8), CX	// envp
-	MOVQ	CX, 56(R13)
 	END
 
 // interp makes the steps from R12 on with the registers at R13. It never returns.

@@ -8,16 +8,6 @@
 TEXT ·start(SB),NOSPLIT|NOFRAME,$0-0
 	MOVD	$REGS, R20
 	MOVD	0(R20), R19
-	MOVD	0(RSP), R0		// argc
-	MOVD	8(RSP), R1		// argv[0]: program
-	MOVD	R1, 32(R20)
-	MOVD	16(RSP), R1		// argv[1]: directory
-	MOVD	R1, 40(R20)
-	ADD	$24, RSP, R1		// argv[2:]: the target's
-	MOVD	R1, 48(R20)
-	ADD	$16, RSP, R1
-	ADD	R0<<3, R1		// envp
-	MOVD	R1, 56(R20)
 	END
 
 TEXT ·interp(SB),NOSPLIT|NOFRAME,$0-0

@@ -12,17 +12,19 @@ const (
 	RegFail   Reg = 1
 	regErrno  Reg = 2
 	RegStatus Reg = 3 // FDStatus
-	RegPath   Reg = 4 // program, from the initial stack
-	RegDir    Reg = 5 // working directory
+
+	// The command: read from the first gate by the target, in this order.
+	RegPath   Reg = 4 // address of the program's path
+	RegDir    Reg = 5 // of the working directory's
 	RegArgv   Reg = 6
 	RegEnvp   Reg = 7
+	RegScript Reg = 8 // 1: execute by path
 
 	// Received as one message on the status socket, in this order.
-	RegUID     Reg = 8 // run uid and gid as the pen sees them
-	RegGID     Reg = 9
-	RegInitUID Reg = 10 // reserved uid and gid of PID 1
-	RegInitGID Reg = 11
-	RegScript  Reg = 12 // 1: execute by path
+	RegUID     Reg = 9 // run uid and gid as the pen sees them
+	RegGID     Reg = 10
+	RegInitUID Reg = 11 // reserved uid and gid of PID 1
+	RegInitGID Reg = 12
 	RegWinsize Reg = 13 // struct winsize
 
 	RegPid     Reg = 14 // the target
@@ -37,7 +39,10 @@ const (
 
 // Received counts the registers of the message that PID 1 reads first, from
 // RegUID on; each takes eight bytes.
-const Received = 6
+const Received = 5
+
+// Commanded counts the registers of a command, from RegPath on.
+const Commanded = 5
 
 func (r Reg) String() string {
 	names := [numRegs]string{
@@ -62,6 +67,8 @@ const (
 	pollAddr   = regsAddr + 0x1c0 // two struct pollfd
 	spareAddr  = regsAddr + 0x200 // 256 bytes for what is read and dropped
 	rwSize     = 0x300
+	CommandAt  = 0x600000 // r--: what the registers of a command point to, mapped from FDCommand
+	CommandMax = 4 << 20  // bytes
 	stepSize   = 64
 	headerSize = 64 + 3*56
 )

@@ -4,6 +4,7 @@
 package launch
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -15,14 +16,12 @@ import (
 
 // Start is one pen to start.
 type Start struct {
-	Image   *os.File    // as image.Program.Memfd returns it
-	Files   map[int]int // number in PID 1 (image.FD…) -> descriptor here; 0, 1, 2 and the held ones must be there
-	Flags   uintptr     // namespaces: CLONE_NEW… of clone(2)
-	Cgroup  *os.File    // v2 directory that PID 1 begins in (CLONE_INTO_CGROUP, Linux 5.7); nil: this process's
-	Program string      // path inside the view
-	Dir     string      // working directory inside the view
-	Argv    []string    // of the target
-	Env     []string
+	Image  *os.File    // as image.Program.Memfd returns it
+	Files  map[int]int // number in PID 1 (image.FD…) -> descriptor here; 0, 1, 2 and the held ones must be there
+	Flags  uintptr     // namespaces: CLONE_NEW… of clone(2)
+	Cgroup *os.File    // v2 directory that PID 1 begins in (CLONE_INTO_CGROUP, Linux 5.7); nil: this process's
+	Argv   []string    // of the image: what ps(1) shows of PID 1
+	Env    []string
 
 	// On calls f once on the thread to start from, before it returns. PID 1 begins with a
 	// copy of that thread's mount namespace and root. nil: any thread.
@@ -48,11 +47,11 @@ const (
 // pidfd (Linux 5.3) that the caller closes; the caller also waits for the pid.
 func Run(s Start) (int, *os.File, error) {
 	if len(s.Argv) == 0 {
-		return 0, nil, fmt.Errorf("cannot start %s: argv is empty", s.Program)
+		return 0, nil, errors.New("cannot start PID 1 of the pen: argv is empty")
 	}
 	for n := range s.Files {
 		if n < 0 || n >= aboveFixed {
-			return 0, nil, fmt.Errorf("cannot start %s: descriptor number %d is not below %d", s.Program, n, aboveFixed)
+			return 0, nil, fmt.Errorf("cannot start PID 1 of the pen: descriptor number %d is not below %d", n, aboveFixed)
 		}
 	}
 	// The child puts Files on their numbers before its exec, so the image must have none of those.
@@ -97,9 +96,8 @@ func forkExec(s Start, im int) (pid, pidfd int, err error) {
 		sys.UseCgroupFD = true
 		sys.CgroupFD = int(s.Cgroup.Fd())
 	}
-	argv := append([]string{s.Program, s.Dir}, s.Argv...)
 	attr := &syscall.ProcAttr{Env: s.Env, Files: table(s.Files), Sys: sys}
-	s.on(func() { pid, err = syscall.ForkExec("/proc/self/fd/"+strconv.Itoa(im), argv, attr) })
+	s.on(func() { pid, err = syscall.ForkExec("/proc/self/fd/"+strconv.Itoa(im), s.Argv, attr) })
 	if err != nil {
 		return 0, -1, os.NewSyscallError("clone", err)
 	}

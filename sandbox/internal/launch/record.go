@@ -86,19 +86,14 @@ func command(kind, operand uint64) []byte {
 type Registers struct {
 	UID, GID         uint32 // run ids as the pen's user namespace shows them
 	InitUID, InitGID uint32 // reserved ids of PID 1, likewise
-	Script           bool   // execute the program by its path: it starts with #!
 	Rows, Cols       uint16 // terminal size with PTY
 }
 
 // Encode returns the message.
 func (r Registers) Encode() []byte {
 	le := binary.LittleEndian
-	var script uint64
-	if r.Script {
-		script = 1
-	}
 	b := make([]byte, 0, 8*image.Received)
-	for _, v := range []uint64{uint64(r.UID), uint64(r.GID), uint64(r.InitUID), uint64(r.InitGID), script} {
+	for _, v := range []uint64{uint64(r.UID), uint64(r.GID), uint64(r.InitUID), uint64(r.InitGID)} {
 		b = le.AppendUint64(b, v)
 	}
 	b = le.AppendUint16(b, r.Rows)

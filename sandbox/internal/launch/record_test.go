@@ -67,8 +67,8 @@ func TestCommands(t *testing.T) {
 		{CloseFD(15), []uint64{image.CommandClose, 15}},
 		{Release(), []uint64{image.CommandRelease, 0}},
 		{
-			Registers{UID: 1, GID: 2, InitUID: 3, InitGID: 4, Script: true, Rows: 24, Cols: 80}.Encode(),
-			[]uint64{1, 2, 3, 4, 1, 80<<16 | 24},
+			Registers{UID: 1, GID: 2, InitUID: 3, InitGID: 4, Rows: 24, Cols: 80}.Encode(),
+			[]uint64{1, 2, 3, 4, 80<<16 | 24},
 		},
 		{Registers{}.Encode(), make([]uint64, image.Received)},
 	}
@@ -92,12 +92,12 @@ func TestTable(t *testing.T) {
 }
 
 func TestRunRefuses(t *testing.T) {
-	want := "cannot start /bin/x: argv is empty"
-	if _, _, err := Run(Start{Program: "/bin/x"}); err == nil || err.Error() != want {
+	want := "cannot start PID 1 of the pen: argv is empty"
+	if _, _, err := Run(Start{}); err == nil || err.Error() != want {
 		t.Errorf("Run(no argv) = %v; want %s", err, want)
 	}
-	want = "cannot start /bin/x: descriptor number 512 is not below 512"
-	if _, _, err := Run(Start{Program: "/bin/x", Argv: []string{"x"}, Files: map[int]int{512: 0}}); err == nil || err.Error() != want {
+	want = "cannot start PID 1 of the pen: descriptor number 512 is not below 512"
+	if _, _, err := Run(Start{Argv: []string{"x"}, Files: map[int]int{512: 0}}); err == nil || err.Error() != want {
 		t.Errorf("Run(descriptor 512) = %v; want %s", err, want)
 	}
 }

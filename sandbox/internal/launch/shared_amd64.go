@@ -123,10 +123,9 @@ type block struct {
 }
 
 func newBlock(s Start, im int, gate []int) (*block, error) {
-	argv := append([]string{s.Program, s.Dir}, s.Argv...)
 	size := atSteps + stepSize*(12+3*len(s.Files)+len(s.Ambient))
 	strs := size
-	for _, v := range slices.Concat(argv, s.Env) {
+	for _, v := range slices.Concat(s.Argv, s.Env) {
 		if strings.ContainsRune(v, 0) {
 			return nil, fmt.Errorf("cannot pass on a string with a zero byte: %w", syscall.EINVAL)
 		}
@@ -138,7 +137,7 @@ func newBlock(s Start, im int, gate []int) (*block, error) {
 	}
 	b := &block{mem: mem, used: strs}
 	b.clone(s)
-	a, e := b.list(argv), b.list(s.Env)
+	a, e := b.list(s.Argv), b.list(s.Env)
 	if gate != nil {
 		b.gate(gate)
 	}

@@ -28,8 +28,7 @@ func needUserNS(tb testing.TB) {
 	}
 }
 
-// target is a Start of a program outside of any pen: its argv[0] and argv[1] are the
-// program and the directory.
+// target is a Start of a program outside of any pen.
 func target(tb testing.TB, program string, argv ...string) (Start, *os.File) {
 	tb.Helper()
 	im, err := os.Open(program)
@@ -42,7 +41,7 @@ func target(tb testing.TB, program string, argv ...string) (Start, *os.File) {
 	}
 	tb.Cleanup(func() { _ = errors.Join(im.Close(), r.Close(), w.Close()) })
 	return Start{
-		Image: im, Flags: unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNS, Program: argv[0], Dir: argv[1], Argv: argv[2:],
+		Image: im, Flags: unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNS, Argv: argv,
 		Files:      map[int]int{0: int(r.Fd()), 1: int(w.Fd()), 2: int(w.Fd())},
 		UIDMaps:    []syscall.SysProcIDMap{{ContainerID: 0, HostID: 1900000000, Size: 1}, {ContainerID: 4242, HostID: 4242, Size: 1}},
 		GIDMaps:    []syscall.SysProcIDMap{{ContainerID: 0, HostID: 1900000000, Size: 1}, {ContainerID: 4242, HostID: 4242, Size: 1}},
@@ -200,7 +199,7 @@ func TestSharedUnderLoad(t *testing.T) {
 					}
 					continue
 				}
-				if got := output(t, s, r, runShared); got != want+" "+s.Argv[0]+"\n" {
+				if got := output(t, s, r, runShared); got != want+" "+s.Argv[2]+"\n" {
 					t.Errorf("output(%s) = %q", want, got)
 				}
 			}

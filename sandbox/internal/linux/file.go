@@ -1,6 +1,7 @@
 package linux
 
 import (
+	"errors"
 	"os"
 	"path"
 	"strconv"
@@ -240,21 +241,16 @@ func Pollable(f *os.File) (*os.File, error) {
 
 // SealedFile returns a memfd that holds data and can no longer be changed.
 func SealedFile(name string, data []byte) (*os.File, error) {
-	var n int
-	err := retry("memfd_create", func() (err error) {
-		n, err = unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
-		return
-	})
+	f, err := AnonymousFile(name)
 	if err != nil {
 		return nil, err
 	}
-	f := os.NewFile(uintptr(n), name)
 	if _, err := f.Write(data); err != nil {
 		CloseAll(f)
 		return nil, err
 	}
 	err = retry("fcntl F_ADD_SEALS", func() error {
-		_, err := unix.FcntlInt(uintptr(n), unix.F_ADD_SEALS, seals)
+		_, err := unix.FcntlInt(uintptr(fd(f)), unix.F_ADD_SEALS, seals)
 		return err
 	})
 	if err != nil {
@@ -265,6 +261,23 @@ func SealedFile(name string, data []byte) (*os.File, error) {
 }
 
 const seals = unix.F_SEAL_SEAL | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_WRITE
+
+// AnonymousFile returns a memfd that can be sealed, and not executed where the kernel
+// knows MFD_NOEXEC_SEAL: memfd_create(2), Linux 6.3.
+func AnonymousFile(name string) (*os.File, error) {
+	var n int
+	create := func(flags int) error {
+		return retry("memfd_create", func() (err error) { n, err = unix.MemfdCreate(name, unix.MFD_CLOEXEC|flags); return })
+	}
+	err := create(unix.MFD_NOEXEC_SEAL)
+	if errors.Is(err, unix.EINVAL) {
+		err = create(unix.MFD_ALLOW_SEALING)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(n), name), nil
+}
 
 // IsSealed reports whether f can no longer be changed by anyone: it is a memfd
 // with all of SealedFile's seals.

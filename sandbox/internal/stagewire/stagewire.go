@@ -37,7 +37,9 @@ const (
 	OpLook        Op = "look"         // sandbox.LookRequest + the caller's connection
 	OpScratch     Op = "scratch"      // Scratch
 	OpDropScratch Op = "drop_scratch" // Scratch with Name alone
-	OpLaunch      Op = "launch"       // sandbox.Spec + the caller's connection + attaches
+	OpLaunch      Op = "launch"       // Launch + the caller's connection + attaches
+	OpPrepare     Op = "prepare"      // Launch without Command + the caller's connection + attaches; the answer is a Pen
+	OpCommand     Op = "command"      // Command: what a prepared pen executes; the answer is that of a launch
 	OpStart       Op = "start"        // Pen: open its last gate
 	OpAbort       Op = "abort"        // Pen: end it before its start
 	OpReaped      Op = "reaped"       // Pen: answered once its PID 1 is gone and cleaned up after
@@ -65,6 +67,7 @@ const (
 	KindKernel  Kind = "kernel"  // a call failed outside of a launch
 	KindLack    Kind = "lack"    // this host cannot do it
 	KindForgot  Kind = "forgot"  // the profile that is only named is not known: send it
+	KindStale   Kind = "stale"   // the prepared pen is not what would be built now: launch another
 )
 
 // Failure is an answer that is no.
@@ -88,7 +91,14 @@ type Pen struct {
 type Launch struct {
 	Key     string         `json:"key,omitzero"`     // ProfileKey of one that the stage should know
 	Profile jsontext.Value `json:"profile,omitzero"` // sandbox.Profile, without Key
-	Command jsontext.Value `json:"command"`          // sandbox.Command
+	Site    jsontext.Value `json:"site"`             // sandbox.Site
+	Command jsontext.Value `json:"command,omitzero"` // sandbox.Command
+}
+
+// Command gives a prepared pen its command.
+type Command struct {
+	Pen     uint64         `json:"pen"`
+	Command jsontext.Value `json:"command"` // sandbox.Command
 }
 
 // ProfileKey names a profile by its JSON, byte for byte.

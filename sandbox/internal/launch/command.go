@@ -1,0 +1,73 @@
+package launch
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+
+	"pinfold/sandbox/internal/image"
+)
+
+// Command is what a target becomes by its exec.
+type Command struct {
+	Program string // path inside the view
+	Dir     string // working directory inside the view
+	Argv    []string
+	Env     []string
+	Script  bool // execute the program by its path: it starts with #!
+}
+
+// Encode returns what the target finds at image.CommandAt, to be written to the file
+// of image.FDCommand before the registers, which go through the first gate, are sent.
+func (c Command) Encode() (area, registers []byte, err error) {
+	if len(c.Argv) == 0 {
+		return nil, nil, errors.New("cannot pass on a command: argv is empty")
+	}
+	le := binary.LittleEndian
+	pointers := 8 * (len(c.Argv) + 1 + len(c.Env) + 1)
+	area = make([]byte, pointers, pointers+c.size())
+	put := func(s string) uint64 {
+		at := uint64(image.CommandAt + len(area))
+		area = append(append(area, s...), 0)
+		return at
+	}
+	next := 0
+	list := func(all []string) uint64 {
+		first := uint64(image.CommandAt + next)
+		for _, s := range all {
+			le.PutUint64(area[next:], put(s))
+			next += 8
+		}
+		next += 8 // NULL
+		return first
+	}
+	r := [image.Commanded]uint64{put(c.Program), put(c.Dir), list(c.Argv), list(c.Env)}
+	if c.Script {
+		r[image.RegScript-image.RegPath] = 1
+	}
+	if len(area) > image.CommandMax {
+		return nil, nil, fmt.Errorf("cannot pass on a command of %d bytes: at most %d", len(area), image.CommandMax)
+	}
+	for _, s := range append([]string{c.Program, c.Dir}, append(c.Argv, c.Env...)...) {
+		if strings.ContainsRune(s, 0) {
+			return nil, nil, errors.New("cannot pass on a string with a zero byte")
+		}
+	}
+	for _, v := range r {
+		registers = le.AppendUint64(registers, v)
+	}
+	return area, registers, nil
+}
+
+// size is that of all strings.
+func (c Command) size() int {
+	n := len(c.Program) + len(c.Dir) + 2
+	for _, s := range c.Argv {
+		n += len(s) + 1
+	}
+	for _, s := range c.Env {
+		n += len(s) + 1
+	}
+	return n
+}

@@ -1,0 +1,142 @@
+package stage
+
+import (
+	"context"
+	"errors"
+
+	"golang.org/x/sys/unix"
+
+	"pinfold/sandbox"
+	"pinfold/sandbox/internal/linux"
+	"pinfold/sandbox/internal/stagewire"
+)
+
+// A prepared pen is one whose target waits for its command with all that confines it
+// in force. Time passes before that comes, and the host's files change. What was built
+// is given a command only if the same would be built now: each mask and pin is read back
+// at the last gate as for every pen, and here is looked for what nothing holds.
+
+// prepared keeps the launcher of a pen until its command comes, and names the pen.
+func (s *server) prepared(l *launcher) (any, []int, error) {
+	if !s.pens.keep(l.pen, l) {
+		return nil, nil, errors.Join(errBusy, l.end(), l.close())
+	}
+	return stagewire.Pen{Pen: l.pen.id}, nil, nil
+}
+
+// command answers a request to give a prepared pen its command.
+func (s *server) command(ctx context.Context, raw []byte) (any, []int, error) {
+	var r stagewire.Command
+	if err := stagewire.Unmarshal(raw, &r); err != nil {
+		return nil, nil, refused("cannot read the request: %w", err)
+	}
+	defer clear(r.Command) // may hold secrets
+	c, err := readCommand(r.Command)
+	if err != nil {
+		return nil, nil, err
+	}
+	p := s.pens.get(r.Pen)
+	if p == nil {
+		return nil, nil, errStale
+	}
+	l := p.take()
+	if l == nil {
+		return nil, nil, errStale
+	}
+	l.c = c
+	l.timed()
+	a, out, err := l.resume(ctx)
+	return a, out, errors.Join(err, l.close())
+}
+
+// resume takes a prepared pen to its last gate.
+func (l *launcher) resume(ctx context.Context) (any, []int, error) {
+	err := untraceable(l.s.dumpable)
+	if err == nil {
+		err = l.same()
+	}
+	if err == nil {
+		err = l.command()
+	}
+	l.laps.Lap("launch.command")
+	if err != nil {
+		return nil, nil, errors.Join(err, l.end())
+	}
+	return l.reach(ctx)
+}
+
+// same says why a pen that was built now would be another, or nil.
+func (l *launcher) same() error {
+	if !l.p.current(l.seen) {
+		return errStale
+	}
+	if len(lookAll(l.m.skipped)) > 0 || len(l.pen.denies()) > 0 {
+		return errStale
+	}
+	return l.m.sameRules()
+}
+
+// ruled is what a Landlock rule below the root of an attach was put on.
+type ruled struct {
+	rule sandbox.Rule
+	id   sandbox.Identity // zero: it was not there, and has no rule
+}
+
+// sameRules says whether rules would go on the same files now. The view is the same by
+// itself; in an attach others make, move and remove at any time.
+func (m *mounts) sameRules() error {
+	for _, r := range m.ruled {
+		id := sandbox.Identity{}
+		at, err := m.open(r.rule)
+		if err == nil {
+			var st unix.Stat_t
+			st, err = linux.Stat(at)
+			id = idOf(st)
+			linux.CloseAll(at)
+		}
+		if err != nil && !gone(err) {
+			return failed("open "+r.rule.Path+" for its Landlock rule", err)
+		}
+		if id != r.id {
+			return errStale
+		}
+	}
+	return nil
+}
+
+// keep makes a pen one that waits for its command; false: there are too many.
+func (s *pens) keep(p *pen, l *launcher) bool {
+	s.mu.Lock()
+	n := 0
+	for _, q := range s.all {
+		if q.waiting() {
+			n++
+		}
+	}
+	s.mu.Unlock()
+	if n >= maxPrepared {
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.over {
+		return false // whoever reaped it found no launcher
+	}
+	p.waits = l
+	return true
+}
+
+func (p *pen) waiting() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.waits != nil
+}
+
+// take returns the launcher of a pen that waits for its command, once.
+func (p *pen) take() *launcher {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	l := p.waits
+	p.waits = nil
+	return l
+}

@@ -1,0 +1,268 @@
+package stage_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"pinfold/sandbox"
+)
+
+func (b *bench) prepare(s sandbox.Spec, attach ...*os.File) *sandbox.Prepared {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.t.Context(), waitLimit)
+	defer cancel()
+	p, err := b.Prepare(ctx, b.conn, s, attach)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return p
+}
+
+// TestPrepared: a pen that waits for its command is confined as it will be when it
+// runs, runs nothing, and shows the record of one that is launched at once.
+func TestPrepared(t *testing.T) {
+	b, w := newBench(t), workspace(t)
+	s, d := b.inWork(testProfile(), w, "cat; echo $0 $1; cat f; cat /proc/self/cgroup | tail -1")
+	s.Command.Argv = append(s.Command.Argv, "zero", "one")
+	p := b.prepare(s, d)
+	job := jobOf(b, s)
+	var pid int
+	until(t, "the target to be in its cgroup", func() bool { pid = onlyPid(t, job); return pid > 0 })
+	until(t, "the target to wait for its command", func() bool { return confined(t, pid) })
+	write(t, w+"/f", "made later\n")
+	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
+	defer cancel()
+	pen, err := p.Launch(ctx, s.Command)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if pen.Pid != pid {
+		t.Errorf("the target is %d; want %d, which was prepared", pen.Pid, pid)
+	}
+	got := pen.Enforcement
+	st, out, errs, err := b.follow(ctx, pen, "in\n")
+	if err != nil || st.Code != 0 || !strings.HasPrefix(out, "in\nzero one\nmade later\n") || errs != "" {
+		t.Fatalf("run = %+v, %q, %q, %v", st, out, errs, err)
+	}
+	again, d2 := b.inWork(testProfile(), w, "true")
+	pen, err = b.Launch(ctx, b.conn, again, []*os.File{d2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := pen.Enforcement
+	want.Namespaces, got.Namespaces = nil, nil // each pen's own
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("record of a prepared pen differs (-launched +prepared):\n%s", d)
+	}
+	if err := pen.Abort(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
+func jobOf(b *bench, s sandbox.Spec) string { return b.base + "/" + s.Site.Cgroup + "/job" }
+
+// onlyPid is the one process of a cgroup, 0 while there is none.
+func onlyPid(t *testing.T, dir string) int {
+	t.Helper()
+	b, err := os.ReadFile(dir + "/cgroup.procs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, _ := strconv.Atoi(strings.TrimSpace(string(b))) // more than one is no number
+	return n
+}
+
+// confined reports whether a process sleeps with all that confines it in force.
+func confined(t *testing.T, pid int) bool {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"State:\tS", "Uid:\t4242\t4242\t4242\t4242\n", "CapBnd:\t0000000000000000\n", "NoNewPrivs:\t1\n", "Seccomp:\t2\n"} {
+		if !strings.Contains(string(b), want) {
+			return false
+		}
+	}
+	return true
+}
+
+func until(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	for end := time.Now().Add(waitLimit); !f(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("waited too long for %s", what)
+		}
+	}
+}
+
+// TestPreparedStale: what changes on the host while a pen waits, and would make a new
+// pen another, keeps the old from its command.
+func TestPreparedStale(t *testing.T) {
+	b := newBench(t)
+	secret := t.TempDir()
+	if err := os.Chmod(secret, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	bound := func(p *sandbox.Profile, path string, absent sandbox.Absent) {
+		p.View = append(p.View, sandbox.Entry{Kind: sandbox.EntryBind, Path: "/opt/host", Source: secret})
+		p.Landlock.Rules = append(p.Landlock.Rules, sandbox.Rule{Path: "/opt/host", Access: "r"})
+		p.Deny = append(p.Deny, sandbox.Deny{Path: path, Absent: absent})
+	}
+	tests := []struct {
+		name   string
+		edit   func(p *sandbox.Profile)
+		change func(t *testing.T, w string)
+		stale  bool
+	}{
+		{"nothing", func(p *sandbox.Profile) { bound(p, "/opt/host/nothing", sandbox.AbsentSkip) }, func(*testing.T, string) {}, false},
+		{"another file of the workspace", func(*sandbox.Profile) {}, func(t *testing.T, w string) { write(t, w+"/other", "x") }, false},
+		{"a secret appears in the view", func(p *sandbox.Profile) { bound(p, "/opt/host/key", sandbox.AbsentSkip) }, func(t *testing.T, _ string) { write(t, secret+"/key", "x") }, true},
+		{"a directory of a secret appears", func(p *sandbox.Profile) { bound(p, "/opt/host/dir/key", sandbox.AbsentSkip) }, func(t *testing.T, _ string) { write(t, secret+"/dir/key", "x") }, true},
+		{"a denied path appears", func(p *sandbox.Profile) {
+			p.Deny = append(p.Deny, sandbox.Deny{Path: "/proj/later", Absent: sandbox.AbsentCheck})
+		}, func(t *testing.T, w string) { write(t, w+"/later", "x") }, true},
+		{"a placeholder is taken away", func(p *sandbox.Profile) {
+			p.Deny = append(p.Deny, sandbox.Deny{Path: "/proj/held", Absent: sandbox.AbsentPlaceholder})
+		}, func(t *testing.T, w string) { remove(t, w+"/held") }, true},
+		{"a file with a rule of its own appears", func(p *sandbox.Profile) {
+			p.Landlock.Rules = append(p.Landlock.Rules, sandbox.Rule{Path: "/proj/out", Access: "rw"})
+		}, func(t *testing.T, w string) { write(t, w+"/out/x", "x") }, true},
+		{"a file of the view is another", func(p *sandbox.Profile) {
+			p.View = append(p.View, sandbox.Entry{Kind: sandbox.EntryBind, Path: "/opt/f", Source: secret + "/f"})
+		}, func(t *testing.T, _ string) {
+			remove(t, secret+"/f")
+			write(t, secret+"/f2", "y")
+			move(t, secret+"/f2", secret+"/f")
+		}, true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			w := workspace(t)
+			write(t, secret+"/f", "x")
+			p := testProfile()
+			tt.edit(&p)
+			s, d := b.inWork(p, w, "true")
+			r := b.prepare(s, d)
+			until(t, "the target to be in its cgroup", func() bool { return onlyPid(t, jobOf(b, s)) > 0 })
+			tt.change(t, w)
+			ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
+			defer cancel()
+			pen, err := r.Launch(ctx, s.Command)
+			if tt.stale {
+				if !errors.Is(err, sandbox.ErrStale) {
+					t.Errorf("Launch() = %v; want ErrStale", err)
+				}
+				if got := onlyPid(t, jobOf(b, s)); got != 0 {
+					t.Errorf("process %d is left", got)
+				}
+				if err == nil {
+					_ = pen.Abort(ctx)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if st, _, errs, err := b.follow(ctx, pen, ""); err != nil || st.Code != 0 {
+				t.Errorf("run = %+v, %q, %v; want exit 0", st, errs, err)
+			}
+		})
+	}
+}
+
+func remove(t *testing.T, path string) {
+	t.Helper()
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func move(t *testing.T, from, to string) {
+	t.Helper()
+	if err := os.Rename(from, to); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestPreparedMaskFalls: a file that is moved over a denied one from outside takes the
+// mask with it, which the record would show.
+func TestPreparedMaskFalls(t *testing.T) {
+	b, w := newBench(t), workspace(t)
+	write(t, w+"/.env", "secret")
+	p := testProfile()
+	p.Deny = []sandbox.Deny{{Path: "/proj/.env", Absent: sandbox.AbsentPlaceholder}}
+	s, d := b.inWork(p, w, "true")
+	r := b.prepare(s, d)
+	until(t, "the target to be in its cgroup", func() bool { return onlyPid(t, jobOf(b, s)) > 0 })
+	write(t, w+"/new", "another secret")
+	move(t, w+"/new", w+"/.env")
+	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
+	defer cancel()
+	_, err := r.Launch(ctx, s.Command)
+	if err == nil || !strings.Contains(err.Error(), "the denied path /proj/.env is not held") {
+		t.Errorf("Launch() = %v; want that the denied path is not held", err)
+	}
+}
+
+// TestPreparedEnds: a pen that waits for its command ends with Abort, with its stage,
+// and with PID 1, and leaves nothing.
+func TestPreparedEnds(t *testing.T) {
+	for name, end := range map[string]func(t *testing.T, b *bench, p *sandbox.Prepared, init int){
+		"abort": func(t *testing.T, _ *bench, p *sandbox.Prepared, _ int) {
+			t.Helper()
+			if err := p.Abort(t.Context()); err != nil {
+				t.Error(err)
+			}
+		},
+		"stage closed": func(t *testing.T, b *bench, _ *sandbox.Prepared, _ int) {
+			t.Helper()
+			if err := b.Close(); err != nil {
+				t.Error(err)
+			}
+		},
+		"stage killed": func(t *testing.T, b *bench, _ *sandbox.Prepared, _ int) {
+			t.Helper()
+			b.killed = true
+			kill(t, stagePid(t, b.state))
+		},
+		"PID 1 killed": func(t *testing.T, b *bench, p *sandbox.Prepared, init int) {
+			t.Helper()
+			kill(t, init)
+			if _, err := p.Launch(t.Context(), b.spec(testProfile(), "/bin/true").Command); err == nil {
+				t.Error("Launch() of a dead pen = nil; want an error")
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			s := b.spec(testProfile(), "/bin/true")
+			p := b.prepare(s)
+			until(t, "the target to be in its cgroup", func() bool { return onlyPid(t, jobOf(b, s)) > 0 })
+			init := onlyPid(t, b.base+"/"+s.Site.Cgroup+"/init")
+			end(t, b, p, init)
+			until(t, "both processes to end", func() bool {
+				return onlyPid(t, jobOf(b, s)) == 0 && onlyPid(t, b.base+"/"+s.Site.Cgroup+"/init") == 0
+			})
+		})
+	}
+}
+
+func kill(t *testing.T, pid int) {
+	t.Helper()
+	p, err := os.FindProcess(pid)
+	if err == nil {
+		err = p.Kill()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}

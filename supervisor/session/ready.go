@@ -1,0 +1,206 @@
+package session
+
+import (
+	"context"
+	"os"
+	"reflect"
+	"sync"
+	"time"
+
+	"pinfold/cgroup"
+	"pinfold/policy"
+	"pinfold/proto"
+	"pinfold/sandbox"
+)
+
+// A session that has started two processes of one kind in a row will start a third: a
+// pen for that is made ready while the last one runs. It is as any other pen, and holds
+// one process; only its command comes later. Nothing of the decision is taken
+// beforehand, and the stage gives a pen its command only if it would still build the same.
+
+// readyTime is how long a pen waits for a spawn.
+const readyTime = 10 * time.Second
+
+// kind is what a spawn is but for its command: spawns of one kind need the same pen.
+type kind struct {
+	spec          sandbox.Spec
+	files         []*os.File // of its attaches
+	limits, quota cgroup.Limits
+}
+
+// bare is the kind without what only one spawn has.
+func (k *kind) bare() *kind {
+	b := &kind{spec: k.spec, limits: k.limits, quota: k.quota}
+	b.spec.Command = sandbox.Command{} // may hold secrets
+	return b
+}
+
+// like reports whether both are one kind.
+func (k *kind) like(o *kind) bool {
+	return o != nil && k.limits == o.limits && k.quota == o.quota && sameSite(k.spec.Site, o.spec.Site) && reflect.DeepEqual(k.spec.Profile, o.spec.Profile)
+}
+
+// sameSite compares all but the cgroup, which each pen has for itself.
+func sameSite(a, b sandbox.Site) bool {
+	a.Cgroup, a.Join = b.Cgroup, b.Join
+	return reflect.DeepEqual(a, b)
+}
+
+// kind turns a grant into what a pen for it is made of.
+func (s *Session) kind(ctx context.Context, p *process, g *policy.Grant, dir *os.File) (*kind, error) {
+	place, files, err := s.place(ctx, p, g, dir)
+	if err != nil {
+		return nil, err
+	}
+	if g.Env, err = withEnvDir(g.Env, g.EnvDir); err != nil {
+		return nil, err
+	}
+	k := &kind{files: files, quota: cgroup.NoLimits()}
+	k.spec, k.limits = Plan(g, place)
+	k.quota.Memory, k.quota.Pids, k.quota.CPU = cgroup.Bytes(g.Quota.Memory), g.Quota.Pids, g.Quota.CPU
+	return k, nil
+}
+
+// ready is the pen that a session has ready, at most one.
+type ready struct {
+	mu   sync.Mutex
+	last *kind // of the last spawn
+	next *readyPen
+	over bool // the session has ended
+}
+
+type readyPen struct {
+	*kind
+	made chan struct{} // closed once the rest stands
+	pen  *sandbox.Prepared
+	job  *cgroup.Job
+	err  error
+	idle *time.Timer
+}
+
+// take returns the pen that is ready for that kind, or nil. One that is under way it
+// waits for.
+func (r *ready) take(ctx context.Context, k *kind) (*readyPen, error) {
+	r.mu.Lock()
+	n := r.next
+	if n == nil || !k.like(n.kind) {
+		r.mu.Unlock()
+		return nil, nil //nolint:nilnil // none is ready
+	}
+	r.next = nil
+	r.mu.Unlock()
+	<-n.made
+	if n.err != nil {
+		return nil, ctx.Err()
+	}
+	n.idle.Stop()
+	return n, nil
+}
+
+// wants reports whether a pen should be made ready after a spawn of that kind.
+func (r *ready) wants(k *kind) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	again := k.like(r.last)
+	r.last = k.bare()
+	return again && !r.over && !k.spec.Profile.PTY && (r.next == nil || !k.like(r.next.kind))
+}
+
+// put announces a pen that is being made, and returns the one that it takes the place
+// of; false: the session has ended.
+func (r *ready) put(n *readyPen) (old *readyPen, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.over {
+		return nil, false
+	}
+	old, r.next = r.next, n
+	return old, true
+}
+
+// drop takes n back if nobody has taken it.
+func (r *ready) drop(n *readyPen) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.next != n {
+		return false
+	}
+	r.next = nil
+	return true
+}
+
+// prepare makes a pen ready. dir is the workspace among the kind's files, which goes
+// with it; nil: all are the session's.
+func (s *Session) prepare(k *kind, dir *os.File) {
+	if dir != nil {
+		defer dir.Close()
+	}
+	if !s.host.Registry.takeReady() {
+		return
+	}
+	n := &readyPen{kind: k.bare(), made: make(chan struct{})}
+	old, ok := s.ready.put(n)
+	if !ok {
+		s.host.Registry.dropReady()
+		return
+	}
+	if old != nil {
+		s.discard(old)
+	}
+	n.err = s.make(n, k.files)
+	if n.err == nil {
+		n.idle = time.AfterFunc(readyTime, func() {
+			s.post(func() {
+				if s.ready.drop(n) {
+					s.wg.Go(func() { s.discard(n) })
+				}
+			})
+		})
+	}
+	close(n.made)
+	if n.err != nil {
+		s.log.Debug("no pen is ready for the next spawn", attrErr(n.err))
+		s.host.Registry.dropReady()
+		s.ready.drop(n)
+	}
+}
+
+func (s *Session) make(n *readyPen, files []*os.File) (err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.base), startTime)
+	defer cancel()
+	if n.job, err = s.makeJob(proto.NewID(), n.kind); err != nil {
+		return err
+	}
+	inJob(&n.spec.Site, n.job.Path(), n.job.Join())
+	if n.pen, err = s.host.Stage.Prepare(ctx, s.conn, n.spec, files); err != nil {
+		s.removeJob(ctx, n.job)
+	}
+	return err
+}
+
+// discard ends a pen that nobody will use.
+func (s *Session) discard(n *readyPen) {
+	<-n.made
+	if n.err != nil {
+		return
+	}
+	n.idle.Stop()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.base), releaseTime)
+	defer cancel()
+	if err := n.pen.Abort(ctx); err != nil {
+		s.log.Error("cannot end a pen that was ready", attrErr(err))
+	}
+	s.removeJob(ctx, n.job)
+	s.host.Registry.dropReady()
+}
+
+// unready ends the pen that is ready, and keeps another from being made.
+func (s *Session) unready() {
+	s.ready.mu.Lock()
+	n := s.ready.next
+	s.ready.next, s.ready.over = nil, true
+	s.ready.mu.Unlock()
+	if n != nil {
+		s.discard(n)
+	}
+}
