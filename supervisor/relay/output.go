@@ -279,12 +279,18 @@ func (o *Output) Serve(ctx context.Context) error {
 			o.setDeadline(s, time.Time{})
 		}
 	}
+	ran := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
+		defer close(ran)
 		for _, s := range o.streams {
 			o.setDeadline(s, time.Unix(1, 0))
 		}
 	})
-	defer stop()
+	defer func() {
+		if !stop() {
+			<-ran // else it could cut short a later Serve of the same pipes
+		}
+	}()
 	errs := make([]error, len(o.streams))
 	var wg sync.WaitGroup
 	for i, s := range o.streams {

@@ -125,9 +125,23 @@ func (d *daemon) session(ctx context.Context) (*client.Client, error) {
 
 // spawned runs one command to its end and returns when it began and ended, and when
 // its first output came.
-func spawned(ctx context.Context, c *client.Client, profile string, argv ...string) (total, answered, first time.Duration, err error) {
+func spawned(ctx context.Context, c *client.Client, argv ...string) (total, answered, first time.Duration, err error) {
+	return spawnedWith(ctx, c, proto.StdinNull, argv...)
+}
+
+// alternating spawns with another kind of standard input each time: a session makes
+// no pen ready for what it does not do twice in a row.
+func alternating(c *client.Client, argv ...string) func(ctx context.Context) (total, answered, first time.Duration, err error) {
+	n := 0
+	return func(ctx context.Context) (total, answered, first time.Duration, err error) {
+		n++
+		return spawnedWith(ctx, c, []proto.StdinMode{proto.StdinNull, proto.StdinPipe}[n%2], argv...)
+	}
+}
+
+func spawnedWith(ctx context.Context, c *client.Client, stdin proto.StdinMode, argv ...string) (total, answered, first time.Duration, err error) {
 	start := time.Now()
-	p, err := c.Spawn(ctx, proto.Spawn{Cmd: argv, Profile: profile, StdinMode: proto.StdinNull})
+	p, err := c.Spawn(ctx, proto.Spawn{Cmd: argv, Profile: "all", StdinMode: stdin})
 	if err != nil {
 		return 0, 0, 0, err
 	}

@@ -112,6 +112,10 @@ type contender struct {
 	once func(context.Context) (time.Duration, error)
 }
 
+// settle is the pause after each sample: what a contender leaves to be done (removing a
+// pen, making the next one ready) is in nobody's time but its own.
+const settle = 20 * time.Millisecond
+
 // interleave takes rounds samples of each contender, one of each in turn, after a
 // few that do not count.
 func interleave(ctx context.Context, rounds int, cs []contender) ([]samples, error) {
@@ -126,6 +130,7 @@ func interleave(ctx context.Context, rounds int, cs []contender) ([]samples, err
 			if round >= warm {
 				out[i] = append(out[i], took)
 			}
+			time.Sleep(settle)
 		}
 		if err := ctx.Err(); err != nil {
 			return nil, err

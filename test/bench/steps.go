@@ -17,27 +17,51 @@ func measureSteps(ctx context.Context, o options, _ *daemon) (rows []row, err er
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, d.stop()) }()
-	c, err := d.session(ctx)
-	if err != nil {
-		return nil, err
-	}
-	for range o.rounds {
-		if err := runTrue(ctx, c); err != nil {
-			return nil, errors.Join(err, c.Close())
+	seen := 0
+	for _, ready := range []bool{false, true} {
+		prefix := "step, no pen ready: "
+		if ready {
+			prefix = "step, pen ready: "
 		}
+		if err := spawnSteps(ctx, o, d, ready); err != nil {
+			return nil, err
+		}
+		log := d.log.String()
+		rows = append(rows, stepRows(prefix, log[seen:])...)
+		seen = len(log)
 	}
-	if err := errors.Join(c.Shutdown(ctx, time.Second), c.Close()); err != nil {
-		return nil, err
-	}
-	names, took := steps(d.log.String())
-	if len(names) == 0 {
+	if len(rows) == 0 {
 		return nil, errors.New("the daemon logged no steps")
 	}
+	return rows, nil
+}
+
+// spawnSteps spawns in a session of its own, which has a pen ready each time or never.
+func spawnSteps(ctx context.Context, o options, d *daemon, ready bool) error {
+	c, err := d.session(ctx)
+	if err != nil {
+		return err
+	}
+	once := alternating(c, "true")
+	if ready {
+		once = func(ctx context.Context) (_, _, _ time.Duration, err error) { return spawned(ctx, c, "true") }
+	}
+	for range o.rounds {
+		if _, _, _, err := once(ctx); err != nil {
+			return errors.Join(err, c.Close())
+		}
+		time.Sleep(settle)
+	}
+	return errors.Join(c.Shutdown(ctx, time.Second), c.Close())
+}
+
+func stepRows(prefix, log string) (rows []row) {
+	names, took := steps(log)
 	for _, n := range names {
 		s := took[n]
-		rows = append(rows, row{"step: " + n, fmt.Sprintf("%d µs", s.at(0.5).Microseconds()), fmt.Sprintf("p10 %d µs, p95 %d µs", s.at(0.1).Microseconds(), s.at(0.95).Microseconds())})
+		rows = append(rows, row{prefix + n, fmt.Sprintf("%d µs", s.at(0.5).Microseconds()), fmt.Sprintf("p10 %d µs, p95 %d µs", s.at(0.1).Microseconds(), s.at(0.95).Microseconds())})
 	}
-	return rows, nil
+	return rows
 }
 
 // steps reads the log: the names in the order of their first showing, and how long
