@@ -16,6 +16,10 @@ func TestViewIsShutWhileOthersFork(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skipf("needs root: euid is %d", os.Geteuid())
 	}
+	// The first start of a process tries out pidfds with a child that no lock knows of: package os.
+	if err := exec.CommandContext(t.Context(), "true").Run(); err != nil {
+		t.Fatal(err)
+	}
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
 	defer wg.Wait()
