@@ -83,7 +83,7 @@ func (c *compiler) begin() {
 // MAP_FIXED_NOREPLACE: Linux 4.17.
 func (c *compiler) mapCommand() {
 	c.Call("mmap", []image.Arg{
-		image.CommandArea(), image.Int(image.CommandMax), image.Named(unix.PROT_READ, "PROT_READ"),
+		image.CommandArea(), image.Int(image.MaxCommand), image.Named(unix.PROT_READ, "PROT_READ"),
 		image.Named(unix.MAP_SHARED|unix.MAP_FIXED_NOREPLACE, "MAP_SHARED|MAP_FIXED_NOREPLACE"), image.Int(image.FDCommand), image.Int(0),
 	}, image.Want(image.CommandAt))
 	c.Call("close", []image.Arg{image.Int(image.FDCommand)})
@@ -162,7 +162,7 @@ func (c *compiler) hold() {
 	c.closeRange(0, image.FDStatus-1)
 	c.closeRange(image.FDRuleset, image.FDGate2)
 	c.closeRange(image.FDCanary, image.FDPeer-1)
-	c.Call("munmap", []image.Arg{image.CommandArea(), image.Int(image.CommandMax)})
+	c.Call("munmap", []image.Arg{image.CommandArea(), image.Int(image.MaxCommand)})
 	c.ids(image.RegInitUID, image.RegInitGID)
 	c.Call("signalfd4", []image.Arg{
 		image.Int(-1), image.Quads("[SIGCHLD]", 1<<(unix.SIGCHLD-1)), image.Int(8),

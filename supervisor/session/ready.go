@@ -18,8 +18,8 @@ import (
 // one process; only its command comes later. Nothing of the decision is taken
 // beforehand, and the stage gives a pen its command only if it would still build the same.
 
-// readyTime is how long a pen waits for a spawn.
-const readyTime = 10 * time.Second
+// maxReadyTime is how long a pen waits for a spawn.
+const maxReadyTime = 10 * time.Second
 
 // kind is what a spawn is but for its command: spawns of one kind need the same pen.
 type kind struct {
@@ -149,7 +149,7 @@ func (s *Session) prepare(k *kind, dir *os.File) {
 	}
 	n.err = s.make(n, k.files)
 	if n.err == nil {
-		n.idle = time.AfterFunc(readyTime, func() {
+		n.idle = time.AfterFunc(maxReadyTime, func() {
 			s.post(func() {
 				if s.ready.drop(n) {
 					s.wg.Go(func() { s.discard(n) })

@@ -68,7 +68,7 @@ const (
 	spareAddr  = regsAddr + 0x200 // 256 bytes for what is read and dropped
 	rwSize     = 0x300
 	CommandAt  = 0x600000 // r--: what the registers of a command point to, mapped from FDCommand
-	CommandMax = 4 << 20  // bytes
+	MaxCommand = 4 << 20  // bytes
 	stepSize   = 64
 	headerSize = 64 + 3*56
 )

@@ -46,8 +46,8 @@ func (c Command) Encode() (area, registers []byte, err error) {
 	if c.Script {
 		r[image.RegScript-image.RegPath] = 1
 	}
-	if len(area) > image.CommandMax {
-		return nil, nil, fmt.Errorf("cannot pass on a command of %d bytes: at most %d", len(area), image.CommandMax)
+	if len(area) > image.MaxCommand {
+		return nil, nil, fmt.Errorf("cannot pass on a command of %d bytes: at most %d", len(area), image.MaxCommand)
 	}
 	for _, s := range append([]string{c.Program, c.Dir}, append(c.Argv, c.Env...)...) {
 		if strings.ContainsRune(s, 0) {

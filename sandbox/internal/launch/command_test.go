@@ -49,7 +49,7 @@ func TestCommandEncodeRefuses(t *testing.T) {
 	for want, c := range map[string]Command{
 		"argv is empty": {Program: "/p", Dir: "/"},
 		"zero byte":     {Program: "/p", Dir: "/", Argv: []string{"a\x00b"}},
-		"at most":       {Program: "/p", Dir: "/", Argv: []string{strings.Repeat("x", image.CommandMax)}},
+		"at most":       {Program: "/p", Dir: "/", Argv: []string{strings.Repeat("x", image.MaxCommand)}},
 	} {
 		if _, _, err := c.Encode(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("Encode() = %v; want %q", err, want)
