@@ -43,8 +43,9 @@ func TestViewIsShutWhileOthersFork(t *testing.T) {
 	for i := range 20 {
 		f.View = append(f.View, sandbox.Entry{Kind: sandbox.EntryFile, Path: "/etc/f" + strconv.Itoa(i), Data: "x\n"})
 	}
+	trees := testTrees(t)
 	for i := range 200 {
-		v, err := buildView(&assembler{detached: true}, f)
+		v, err := buildView(trees, f)
 		if err != nil {
 			t.Fatalf("view %d beside forks = %v; want it built", i, err)
 		}

@@ -17,7 +17,7 @@ func leanView(t *testing.T, f *sandbox.Profile) *view {
 	if os.Geteuid() != 0 {
 		t.Skipf("needs root: euid is %d", os.Geteuid())
 	}
-	v, err := buildView(&assembler{detached: true}, f)
+	v, err := buildView(testTrees(t), f)
 	if err != nil {
 		t.Fatalf("buildView(%+v) = %v; want nil", f.View, err)
 	}

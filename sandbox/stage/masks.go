@@ -14,24 +14,23 @@ import (
 // file, both of a read-only file system; and the canary of Landlock, which lies
 // in a file system of its own that no rule ever covers.
 type masks struct {
-	root      *os.File // of their file system, which lives as long as this is open
+	tree      *tree    // their file system, attached where the kernel clones no detached one
 	dir, file *os.File // O_PATH
 	dev       uint64   // of their file system
 	canary    *os.File // directory
 }
 
-func newMasks() (*masks, error) {
+func newMasks(a *assembler) (*masks, error) {
 	m := &masks{}
-	err := m.make()
+	err := m.make(a)
 	if err != nil {
-		m.close()
-		return nil, failed("make the masks", err)
+		return nil, failed("make the masks", errors.Join(err, m.close()))
 	}
 	return m, nil
 }
 
-func (m *masks) make() error {
-	err := m.fill()
+func (m *masks) make(a *assembler) error {
+	err := m.fill(a)
 	if err != nil {
 		return err
 	}
@@ -46,13 +45,15 @@ func (m *masks) make() error {
 }
 
 // fill makes the two masks, then their file system is read-only.
-func (m *masks) fill() error {
+func (m *masks) fill(a *assembler) error {
 	rw, err := linux.NewMount("tmpfs", attrView|unix.MOUNT_ATTR_NOEXEC, linux.Option{Key: "source", Value: "mask"},
 		linux.Option{Key: "mode", Value: "755"}, linux.Option{Key: "size", Value: "4k"}, linux.Option{Key: "nr_inodes", Value: "16"})
 	if err != nil {
 		return err
 	}
-	m.root = rw
+	if m.tree, err = a.plant(rw); err != nil {
+		return err
+	}
 	if err := linux.MkdirAt(rw, "dir", 0o555); err != nil {
 		return err
 	}
@@ -73,7 +74,13 @@ func (m *masks) fill() error {
 	return err
 }
 
-func (m *masks) close() { linux.CloseAll(m.dir, m.file, m.canary, m.root) }
+func (m *masks) close() error {
+	linux.CloseAll(m.dir, m.file, m.canary)
+	if m.tree == nil {
+		return nil
+	}
+	return m.tree.close()
+}
 
 // cover mounts the fitting mask on the file that at is open on.
 func (m *masks) cover(at *os.File, mode uint32) error {

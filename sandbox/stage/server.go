@@ -214,7 +214,7 @@ func newServer(ctx context.Context, conn *os.File, c Config) (*server, error) {
 	if s.places, err = newPlaces(filepath.Join(s.runDir(), "places")); err != nil {
 		return nil, err
 	}
-	if s.masks, err = newMasks(); err != nil {
+	if s.masks, err = newMasks(s.trees); err != nil {
 		return nil, err
 	}
 	if s.rootless == nil {
@@ -244,11 +244,10 @@ func (s *server) sweepTrees() error {
 }
 
 func (s *server) close() error {
-	err := s.profiles.close()
+	err := errors.Join(s.profiles.close(), s.masks.close())
 	s.rootless.close()
 	s.nursery.close()
 	s.idmaps.close()
-	s.masks.close()
 	linux.CloseAll(s.null, s.dumpable)
 	s.baseMu.Lock()
 	defer s.baseMu.Unlock()

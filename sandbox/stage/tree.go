@@ -54,6 +54,9 @@ func (a *assembler) plant(root *os.File) (*tree, error) {
 		err = linux.MoveMount(root, d)
 		linux.CloseAll(d)
 	}
+	if err == nil { // what is put below a shared mount is shared, and a shared root cannot be pivoted to
+		err = linux.SetMount(root, linux.One, linux.Attr{Private: true})
+	}
 	if err != nil {
 		return nil, errors.Join(err, t.close())
 	}

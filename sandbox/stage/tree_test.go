@@ -4,6 +4,8 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -40,7 +42,7 @@ func TestBuildView(t *testing.T) {
 		Private: []sandbox.Tmpfs{{Path: "/tmp"}, {Path: "/home/u"}},
 		Attach:  []sandbox.Attach{{Path: "/home/u/work"}, {Path: "/srv/w"}},
 	}
-	for _, detached := range []bool{true, false} {
+	for _, detached := range slices.Compact([]bool{testTrees(t).detached, false}) {
 		a := &assembler{dir: t.TempDir(), detached: detached}
 		v, err := buildView(a, f)
 		if err != nil {
@@ -73,6 +75,60 @@ func TestBuildView(t *testing.T) {
 		if err != nil || len(left) != 0 {
 			t.Errorf("left behind: %v, %v", left, err)
 		}
+	}
+}
+
+// testTrees is the assembler that a stage has on this kernel.
+func testTrees(t *testing.T) *assembler {
+	t.Helper()
+	f, err := sandbox.Probe(t.Context())
+	if err != nil {
+		t.Fatalf("Probe() = %v; want nil", err)
+	}
+	return &assembler{dir: t.TempDir(), detached: f.Has(sandbox.FeatureTreeAttach) && f.Has(sandbox.FeatureTreeClone)}
+}
+
+// TestTreesAreSeenNowhere plants trees below a shared mount, as on every host with
+// systemd: the kernel makes what is attached there shared, others see it, and nobody can
+// pivot to it.
+func TestTreesAreSeenNowhere(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skipf("needs root: euid is %d", os.Geteuid())
+	}
+	dir := t.TempDir()
+	if err := errors.Join(unix.Mount("shared", dir, "tmpfs", 0, "size=64k"), unix.Mount("none", dir, "", unix.MS_SHARED, "")); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := linux.Detach(dir); err != nil {
+			t.Error(err)
+		}
+	}()
+	a := &assembler{dir: dir}
+	m, err := linux.NewMount("tmpfs", attrView)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr, err := a.plant(m)
+	if err != nil {
+		t.Fatalf("plant() = %v; want nil", err)
+	}
+	defer func() {
+		if err := tr.close(); err != nil {
+			t.Errorf("close() = %v; want nil", err)
+		}
+	}()
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(mounts)) {
+		if strings.Contains(line, " "+tr.at+" ") && strings.Contains(line, "shared:") {
+			t.Errorf("the tree is %s; want it private", line)
+		}
+	}
+	if !strings.Contains(string(mounts), " "+tr.at+" ") {
+		t.Errorf("the tree is not at %s", tr.at)
 	}
 }
 
@@ -134,7 +190,7 @@ func TestViewRefuses(t *testing.T) {
 	}
 	for name, entries := range tests {
 		t.Run(name, func(t *testing.T) {
-			v, err := buildView(&assembler{dir: t.TempDir(), detached: true}, &sandbox.Profile{View: entries})
+			v, err := buildView(testTrees(t), &sandbox.Profile{View: entries})
 			if err == nil {
 				t.Errorf("buildView(%s) = nil; want an error", name)
 				_ = v.close()

@@ -271,9 +271,18 @@ func (b *viewBuilder) fileOver(e sandbox.Entry, cause error) error {
 	if err != nil {
 		return err
 	}
-	defer linux.CloseAll(mem)
+	t, err := b.a.plant(mem)
+	if err != nil {
+		return err
+	}
+	err = putFile(mem, e.Data, at)
+	return errors.Join(err, t.close())
+}
+
+// putFile makes a file in mem and mounts it at a place in the view.
+func putFile(mem *os.File, data string, at *os.File) error {
 	const name = "file"
-	if err := writeFile(mem, name, e.Data); err != nil {
+	if err := writeFile(mem, name, data); err != nil {
 		return err
 	}
 	src, err := linux.OpenAt(mem, name, unix.O_PATH|unix.O_NOFOLLOW, linux.OneFS)
