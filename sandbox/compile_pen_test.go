@@ -281,6 +281,16 @@ func testTree(tb testing.TB) *os.File {
 	}
 	root, err := linux.NewMount("tmpfs", 0, linux.Option{Key: "mode", Value: "0755"}, linux.Option{Key: "size", Value: "64k"})
 	check(err)
+	// Before Linux 6.15 nothing can be mounted on a detached tree. What is cloned at the
+	// end must be private: a temporary directory may be on a shared mount.
+	place, err := os.OpenFile(tb.TempDir(), unix.O_PATH|unix.O_DIRECTORY, 0)
+	check(err)
+	check(linux.MoveMount(root, place))
+	check(linux.SetMount(root, linux.One, linux.Attr{Private: true}))
+	defer func() {
+		linux.CloseAll(root, place)
+		check(linux.Detach(place.Name()))
+	}()
 	base := "/proc/self/fd/" + strconv.Itoa(linux.FD(root))
 	for _, d := range []string{"usr", "proc", "dev/pts", "dev/shm", "tmp", "home/u", "etc"} {
 		check(os.MkdirAll(filepath.Join(base, d), 0o755))
@@ -314,7 +324,9 @@ func testTree(tb testing.TB) *os.File {
 		check(linux.MoveMount(m, dst))
 		linux.CloseAll(src, m, dst)
 	}
-	return root
+	tree, err := linux.CloneMount(root, linux.Tree)
+	check(err)
+	return tree
 }
 
 func testCanary(tb testing.TB) *os.File {
