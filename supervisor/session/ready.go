@@ -135,13 +135,13 @@ func (s *Session) prepare(k *kind, dir *os.File) {
 	if dir != nil {
 		defer dir.Close()
 	}
-	if !s.host.Registry.takeReady() {
+	if !s.host.Registry.takeReady(s.account()) {
 		return
 	}
 	n := &readyPen{kind: k.bare(), made: make(chan struct{})}
 	old, ok := s.ready.put(n)
 	if !ok {
-		s.host.Registry.dropReady()
+		s.host.Registry.dropReady(s.account())
 		return
 	}
 	if old != nil {
@@ -160,7 +160,7 @@ func (s *Session) prepare(k *kind, dir *os.File) {
 	close(n.made)
 	if n.err != nil {
 		s.log.Debug("no pen is ready for the next spawn", attrErr(n.err))
-		s.host.Registry.dropReady()
+		s.host.Registry.dropReady(s.account())
 		s.ready.drop(n)
 	}
 }
@@ -191,7 +191,7 @@ func (s *Session) discard(n *readyPen) {
 		s.log.Error("cannot end a pen that was ready", attrErr(err))
 	}
 	s.removeJob(ctx, n.job)
-	s.host.Registry.dropReady()
+	s.host.Registry.dropReady(s.account())
 }
 
 // unready ends the pen that is ready, and keeps another from being made.

@@ -35,7 +35,7 @@ type account struct {
 func (a account) String() string { return fmt.Sprintf("%q (uid %d)", a.rule, a.uid) }
 
 // counts are what one account has.
-type counts struct{ sessions, processes int }
+type counts struct{ sessions, processes, ready int }
 
 // Quota is a limit on counts of one account; 0 means none.
 type Quota struct{ Sessions, Processes int }
@@ -157,24 +157,33 @@ func (r *Registry) dropUID(uid uint32) {
 	delete(r.uids, uid)
 }
 
-// maxReady bounds the pens that wait for a spawn, of all sessions.
-const maxReady = 64
+// Limits of the pens that wait for a spawn.
+const (
+	maxReady      = 64 // of all sessions
+	maxReadyOfOne = 16 // of the sessions of one caller
+)
 
 // takeReady counts one more pen that waits for a spawn; false: there are enough.
-func (r *Registry) takeReady() bool {
+func (r *Registry) takeReady(caller account) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.ready >= maxReady {
+	c := r.of(caller)
+	if r.ready >= maxReady || c.ready >= maxReadyOfOne {
+		r.clean(caller)
 		return false
 	}
 	r.ready++
+	c.ready++
 	return true
 }
 
-func (r *Registry) dropReady() {
+// dropReady gives a place of takeReady back.
+func (r *Registry) dropReady(caller account) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.ready--
+	r.of(caller).ready--
+	r.clean(caller)
 }
 
 // own notes whose process an id is.

@@ -40,6 +40,39 @@ func TestRegistryQuotas(t *testing.T) {
 	}
 }
 
+// TestRegistryReady: no caller has all pens that may wait, and all places come back.
+func TestRegistryReady(t *testing.T) {
+	r := NewRegistry(100, 4)
+	take := func(a account) (n int) {
+		for r.takeReady(a) {
+			n++
+		}
+		return n
+	}
+	total := 0
+	var all []account
+	for uid := uint32(1000); total < maxReady; uid++ {
+		a := account{"agents", uid}
+		n := take(a)
+		if want := min(maxReadyOfOne, maxReady-total); n != want {
+			t.Fatalf("pens of caller %d = %d; want %d", uid, n, want)
+		}
+		total += n
+		all = append(all, a)
+	}
+	if r.takeReady(account{"others", 1}) {
+		t.Errorf("takeReady() beyond %d = true; want none", maxReady)
+	}
+	for _, a := range all {
+		for range maxReadyOfOne {
+			r.dropReady(a)
+		}
+	}
+	if r.ready != 0 || len(r.callers) != 0 {
+		t.Errorf("registry after all went = %d ready, callers %v; want nothing", r.ready, r.callers)
+	}
+}
+
 func TestRegistryUIDs(t *testing.T) {
 	r := NewRegistry(100, 4)
 	got := map[uint32]bool{}

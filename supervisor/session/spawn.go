@@ -164,7 +164,7 @@ func (s *Session) begin(ctx context.Context, p *process, g *policy.Grant, k *kin
 	var job *cgroup.Job
 	var pen *sandbox.Prepared
 	if r != nil {
-		s.host.Registry.dropReady()
+		s.host.Registry.dropReady(s.account())
 		job, pen = r.job, r.pen
 		err = job.Begin()
 	} else {
