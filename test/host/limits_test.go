@@ -42,6 +42,20 @@ func TestOOMIsToldAsSuch(t *testing.T) {
 	}
 }
 
+// TestAnEarlyOOMOfAChildIsTold: memory kills are watched for only some time after the
+// start; one before that is told too, though the main process lives on.
+func TestAnEarlyOOMOfAChildIsTold(t *testing.T) {
+	t.Parallel()
+	d := start(t, basic("", "    cgroup: { memory: 6MiB, swap: 0, pids: 64 }"))
+	c := d.agent()
+	for range 5 {
+		out, _, v := run(t, c, shell("tail /dev/zero; echo $?; sleep 600"))
+		if v.Cause != proto.CauseOOM || v.By != "kernel" || v.Scope != "process" {
+			t.Fatalf("verdict = %+v; want oom by the kernel, scope process; output %q", v, out)
+		}
+	}
+}
+
 // TestAForkBombHitsItsLimit and the daemon stays responsive.
 func TestAForkBombHitsItsLimit(t *testing.T) {
 	t.Parallel()
