@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -43,16 +45,30 @@ func TestOOMIsToldAsSuch(t *testing.T) {
 }
 
 // TestAnEarlyOOMOfAChildIsTold: memory kills are watched for only some time after the
-// start; one before that is told too, though the main process lives on.
+// start; one before that is told too, though the main process lives on. The daemon is
+// stopped meanwhile, so that the watch cannot be there.
 func TestAnEarlyOOMOfAChildIsTold(t *testing.T) {
 	t.Parallel()
 	d := start(t, basic("", "    cgroup: { memory: 6MiB, swap: 0, pids: 64 }"))
-	c := d.agent()
-	for range 5 {
-		out, _, v := run(t, c, shell("tail /dev/zero; echo $?; sleep 600"))
-		if v.Cause != proto.CauseOOM || v.By != "kernel" || v.Scope != "process" {
-			t.Fatalf("verdict = %+v; want oom by the kernel, scope process; output %q", v, out)
+	p := spawn(t, d.agent(), shell("tail /dev/zero; sleep 600"))
+	if err := d.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the child is killed and the main process goes on", func() bool {
+		for _, job := range d.jobs() {
+			for pid := range strings.FieldsSeq(readFile(t, filepath.Join(job, "cgroup.procs"))) {
+				if name, err := os.ReadFile("/proc/" + pid + "/comm"); err == nil && string(name) == "sleep\n" {
+					return true
+				}
+			}
 		}
+		return false
+	})
+	if err := d.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	if out, _, v := output(t, p); v.Cause != proto.CauseOOM || v.By != "kernel" || v.Scope != "process" {
+		t.Fatalf("verdict = %+v; want oom by the kernel, scope process; output %q", v, out)
 	}
 }
 
