@@ -97,7 +97,7 @@ func Decode(line []byte) (Request, *ErrorMsg) {
 	}
 	req, need := newRequest(h.typ)
 	if f = h.checkVersion(); f != nil {
-		if hs, ok := req.(*Handshake); ok {
+		if hs, ok := req.(*Handshake); ok && f.code == CodeVersionMismatch {
 			hs.base = Base{Type: h.typ, ID: h.id, Version: h.version}
 			return hs, f.message(h.id)
 		}
