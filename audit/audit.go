@@ -160,6 +160,9 @@ func (l *Log) write(line []byte) (bool, error) {
 		err = unix.ENOSPC // the one reason for which a regular file takes less, write(2)
 	}
 	l.fail(os.NewSyscallError("write", err), n)
+	if n == len(line)-1 { // its newline alone is missing: once that comes it is a record, and has spent its number
+		l.seq++
+	}
 	return false, l.unavailable()
 }
 

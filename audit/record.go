@@ -57,6 +57,10 @@ func findEnd(r io.ReaderAt, size int64) (end, error) {
 		}
 		last := bytes.LastIndexByte(buf, '\n')
 		e.torn = step - int64(last+1)
+		if h, err := decodeHead(buf[last+1:]); err == nil && (last >= 0 || step == size) {
+			e.seq = h.Seq // it lacks its newline alone, and is a record once it is ended
+			return e, nil
+		}
 		lines := bytes.Split(buf[:last+1], []byte{'\n'})
 		for i, line := range slices.Backward(lines) {
 			if i == 0 && step < size {
