@@ -12,7 +12,7 @@ MANDIR   := $(DESTDIR)$(PREFIX)/share/man
 DOCDIR   := $(DESTDIR)$(PREFIX)/share/doc/pinfold
 CONFDIR  := $(DESTDIR)/etc/pinfold
 
-.PHONY: all build test demo bench lint fmt fmt-check vet install clean
+.PHONY: all build test demo bench fuzz lint fmt fmt-check vet install clean
 
 all: build
 
@@ -31,6 +31,15 @@ demo: build
 # The table of docs/performance.md, beside bare spawns and bwrap, interleaved.
 bench: build
 	CGO_ENABLED=0 $(GO) run ./test/bench
+
+# Every fuzzer for FUZZTIME each; go writes what fails into the package's testdata/fuzz, to be committed with the cure.
+FUZZTIME ?= 30s
+fuzz:
+	set -e; grep -rl --include='*_test.go' '^func Fuzz' . | xargs -n 1 dirname | sort -u | while read -r dir; do \
+		for f in $$($(GO) test "$$dir" -list '^Fuzz' | grep '^Fuzz'); do \
+			echo "$$dir $$f"; $(GO) test "$$dir" -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 1s </dev/null; \
+		done; \
+	done
 
 fmt:
 	golangci-lint fmt
