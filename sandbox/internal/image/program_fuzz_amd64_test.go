@@ -214,13 +214,11 @@ func follow(t *testing.T, p *Program, lines []printed) {
 		_, _ = syscall.Wait4(pid, nil, syscall.WALL, nil)
 	}()
 	m := model{lines: lines}
+	m.regs[RegStatus] = FDStatus
 	for n := range maxCalls {
 		regs, ended := stop(t, pid)
 		if ended {
 			t.Fatalf("call %d: the process has ended; want a call of step %d:\n%s", n, m.at, p)
-		}
-		if n == 0 {
-			m.begin(t, pid)
 		}
 		number, args := m.call()
 		if m.at >= len(lines) {
@@ -338,19 +336,6 @@ func registers(t *testing.T, pid int) (regs [numRegs]uint64) {
 		}
 	}
 	return regs
-}
-
-// begin takes over what the kernel's stack gave.
-func (m *model) begin(t *testing.T, pid int) {
-	t.Helper()
-	regs := registers(t, pid)
-	for r := RegPath; r <= RegEnvp; r++ {
-		if regs[r] == 0 {
-			t.Fatalf("register %s = 0 at the start; want an address of the stack", r)
-		}
-		m.regs[r] = regs[r]
-	}
-	m.regs[RegStatus] = FDStatus
 }
 
 // compare looks at every register but the sink.

@@ -35,8 +35,8 @@ func (s *source) word() int {
 // reg is one that the interpreter does not use itself.
 func (s *source) reg() Reg { return RegStatus + Reg(s.n(numRegs-int(RegStatus))) }
 
-// own is a register that a result may be kept in: the first ones begin with what only the kernel knows.
-func (s *source) own() Reg { return RegUID + Reg(s.n(numRegs-int(RegUID))) }
+// own is a register that a result may be kept in.
+func (s *source) own() Reg { return RegPath + Reg(s.n(numRegs-int(RegPath))) }
 
 func (s *source) value() Arg {
 	if s.n(2) == 0 {
