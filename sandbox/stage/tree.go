@@ -54,8 +54,8 @@ func (a *assembler) plant(root *os.File) (*tree, error) {
 		err = linux.MoveMount(root, d)
 		linux.CloseAll(d)
 	}
-	if err == nil { // what is put below a shared mount is shared, and a shared root cannot be pivoted to
-		err = linux.SetMount(root, linux.One, linux.Attr{Private: true})
+	if err == nil { // what is put below a shared mount is shared with all in it, and a shared root cannot be pivoted to
+		err = linux.SetMount(root, linux.Tree, linux.Attr{Private: true})
 	}
 	if err != nil {
 		return nil, errors.Join(err, t.close())

@@ -88,6 +88,35 @@ func testTrees(t *testing.T) *assembler {
 	return &assembler{dir: t.TempDir(), detached: f.Has(sandbox.FeatureTreeAttach) && f.Has(sandbox.FeatureTreeClone)}
 }
 
+// plantTwo plants a tree with a mount in it.
+func plantTwo(t *testing.T, a *assembler) *tree {
+	t.Helper()
+	m, err := linux.NewMount("tmpfs", attrView)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr, err := a.plant(m)
+	if err != nil {
+		t.Fatalf("plant() = %v; want nil", err)
+	}
+	below, err := linux.NewMount("tmpfs", attrView)
+	if err == nil {
+		err = linux.MkdirAt(m, "dir", 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	at, err := linux.OpenAt(m, "dir", unix.O_PATH, linux.OneFS)
+	if err == nil {
+		err = linux.MoveMount(below, at)
+		linux.CloseAll(at, below)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tr
+}
+
 // TestTreesAreSeenNowhere plants trees below a shared mount, as on every host with
 // systemd: the kernel makes what is attached there shared, others see it, and nobody can
 // pivot to it.
@@ -105,16 +134,18 @@ func TestTreesAreSeenNowhere(t *testing.T) {
 		}
 	}()
 	a := &assembler{dir: dir}
-	m, err := linux.NewMount("tmpfs", attrView)
+	first := plantTwo(t, a)
+	// As for a launch: a copy of the whole, planted again.
+	c, err := first.clone()
 	if err != nil {
 		t.Fatal(err)
 	}
-	tr, err := a.plant(m)
+	tr, err := a.plant(c)
 	if err != nil {
-		t.Fatalf("plant() = %v; want nil", err)
+		t.Fatalf("plant() of a copy = %v; want nil", err)
 	}
 	defer func() {
-		if err := tr.close(); err != nil {
+		if err := errors.Join(tr.close(), first.close()); err != nil {
 			t.Errorf("close() = %v; want nil", err)
 		}
 	}()
@@ -123,12 +154,12 @@ func TestTreesAreSeenNowhere(t *testing.T) {
 		t.Fatal(err)
 	}
 	for line := range strings.Lines(string(mounts)) {
-		if strings.Contains(line, " "+tr.at+" ") && strings.Contains(line, "shared:") {
-			t.Errorf("the tree is %s; want it private", line)
+		if strings.Contains(line, " "+dir+"/") && strings.Contains(line, "shared:") {
+			t.Errorf("a tree has %s; want it private", line)
 		}
 	}
-	if !strings.Contains(string(mounts), " "+tr.at+" ") {
-		t.Errorf("the tree is not at %s", tr.at)
+	if !strings.Contains(string(mounts), " "+tr.at+"/dir ") {
+		t.Errorf("the copy is not at %s with what is in it", tr.at)
 	}
 }
 
