@@ -72,4 +72,5 @@ func (c *compiler) restrict() {
 	c.Call("openat", []image.Arg{
 		image.Int(image.FDCanary), image.Text(image.CanaryFile), image.Named(unix.O_CLOEXEC, "O_RDONLY|O_CLOEXEC"), image.Int(0),
 	}, image.Refused(unix.EACCES))
+	c.Set(image.RegLandlock, image.Int(1))
 }

@@ -57,8 +57,8 @@ func (c *compiler) target() {
 	// 7. Signals, the last gate, the exec.
 	c.Call("rt_sigprocmask", []image.Arg{image.Named(unix.SIG_SETMASK, "SIG_SETMASK"), image.Quads("[]", 0), image.Null(), image.Int(8)})
 	if c.b.Announce == On {
-		waiting := image.Words("{waiting}", image.RecordWaiting, 0)
-		c.report(waiting, image.WaitingSize)
+		c.Set(image.RegWaiting, image.Int(image.RecordWaiting))
+		c.report(image.Address(image.RegWaiting), image.WaitingSize)
 	}
 	c.gate(image.FDGate2)
 	c.Set(image.RegReady, image.Int(1))
@@ -103,6 +103,7 @@ func (c *compiler) seccomp() {
 	c.Seccomp(c.b.Filter, c.p.Seccomp.Base)
 	z := image.Int(0)
 	c.Call("add_key", []image.Arg{z, z, z, z, z}, image.Refused(unix.EPERM))
+	c.Set(image.RegFilter, image.Int(1))
 	if listed && c.b.MemfdNoexec != On {
 		c.memfdCanary(unix.EPERM)
 	}
@@ -112,4 +113,5 @@ func (c *compiler) memfdCanary(e syscall.Errno) {
 	c.Call("memfd_create", []image.Arg{
 		image.Text(image.CanaryFile), image.Named(unix.MFD_CLOEXEC|unix.MFD_EXEC, "MFD_CLOEXEC|MFD_EXEC"),
 	}, image.Refused(e))
+	c.Set(image.RegMemfd, image.Int(1))
 }

@@ -71,14 +71,14 @@ func (c *compiler) maskProc() {
 			bind("/dev/null", name)
 		}
 	}
-	for _, name := range maskedDirs() {
+	for _, name := range MaskedDirs() {
 		bind(ptsDir, name)
 	}
 	const (
 		ro     = unix.MS_REMOUNT | unix.MS_BIND | unix.MS_RDONLY | unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
 		roText = "MS_REMOUNT|MS_BIND|MS_RDONLY|MS_NOSUID|MS_NODEV|MS_NOEXEC"
 	)
-	for _, name := range readOnlyDirs() {
+	for _, name := range ReadOnlyDirs() {
 		bind(procDir+"/"+name, name)
 		c.mount("none", procDir+"/"+name, "", ro, roText, "", image.Or(unix.ENOENT))
 	}
@@ -93,9 +93,11 @@ func MaskedFiles() []string {
 	}
 }
 
-func maskedDirs() []string { return []string{"acpi", "asound", "firmware", "scsi"} }
+// MaskedDirs are directories of /proc that a pen sees empty.
+func MaskedDirs() []string { return []string{"acpi", "asound", "firmware", "scsi"} }
 
-func readOnlyDirs() []string { return []string{"bus", "fs", "irq", "sys"} }
+// ReadOnlyDirs are directories of /proc that a pen can only read.
+func ReadOnlyDirs() []string { return []string{"bus", "fs", "irq", "sys"} }
 
 // mounts adds what this pen alone has, parents before children: private memory
 // file systems, and attaches from their descriptors.

@@ -67,6 +67,7 @@ func (l *launcher) await(ctx context.Context) error {
 	}
 	switch r := r.(type) {
 	case launch.Waiting:
+		l.canaries = r
 		return l.found(m)
 	case launch.Failed:
 		text := l.v.prog.Step(r.Step)

@@ -49,6 +49,8 @@ type launcher struct {
 	net     uint64 // inode of the network namespace that was made for it beforehand; 0: it made its own
 	target  int
 	started bool
+
+	canaries launch.Waiting // what the target saw refused
 }
 
 func newLauncher(s *server) *launcher {

@@ -26,6 +26,7 @@ func small(tb testing.TB, program string) sandbox.Spec {
 	for _, d := range []string{"/usr", "/lib", "/lib64"} {
 		s.Profile.View = append(s.Profile.View, sandbox.Entry{Kind: sandbox.EntryBind, Path: d, Source: d, Missing: sandbox.MissingSkip})
 	}
+	s.Profile.View = append(s.Profile.View, sandbox.Entry{Kind: sandbox.EntryDevice, Path: "/dev/null", Source: "/dev/null"}) // covers what /proc shows of the host
 	for _, c := range sandbox.Controls() {
 		n := sandbox.Need{Control: c, Level: sandbox.LevelRequired}
 		if c == sandbox.ControlUserNS {

@@ -1,11 +1,8 @@
 package stage
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"os"
 	"path"
 	"slices"
 	"strconv"
@@ -55,7 +52,7 @@ func (l *launcher) verify() (sandbox.Enforcement, error) {
 	}
 	e.UID, e.GID, e.Caps, e.NoNewPrivs, e.Seccomp.Mode = st.uid, st.gid, st.caps, st.noNewPrivs, st.seccomp
 	e.MountsHash = table.hash
-	if l.p.filter != nil && st.seccomp == unix.SECCOMP_MODE_FILTER {
+	if l.p.filter != nil && st.seccomp == unix.SECCOMP_MODE_FILTER && l.canaries.Filter {
 		e.Seccomp.FilterHash = l.p.filter.Hash
 	}
 	if err := l.floor(st); err != nil {
@@ -122,6 +119,9 @@ func (l *launcher) floor(st *procStatus) error {
 	if !st.noNewPrivs {
 		return errors.New("no_new_privs is not set")
 	}
+	if l.p.Exec == sandbox.ExecListed && !l.canaries.Memfd {
+		return errors.New("no file in memory was refused that could be executed")
+	}
 	if st.ignored != 0 {
 		return fmt.Errorf("it ignores signals: set %#x", st.ignored)
 	}
@@ -172,7 +172,11 @@ func (l *launcher) control(n sandbox.Need, e *sandbox.Enforcement, t *mountTable
 		shown(err == nil, sandbox.ProofMount, fmt.Sprint(err))
 	case sandbox.ControlLandlock:
 		off = off && l.m.ruleset == nil
-		shown(l.m.ruleset != nil, sandbox.ProofCanary, "this host has no Landlock")
+		lack := "no act was refused that it must refuse"
+		if l.m.ruleset == nil {
+			lack = "this host has no Landlock"
+		}
+		shown(l.m.ruleset != nil && l.canaries.Landlock, sandbox.ProofCanary, lack)
 	case sandbox.ControlSeccomp:
 		shown(e.Seccomp.FilterHash != "", sandbox.ProofCanary, "no filter is in force")
 	case sandbox.ControlCaps:
@@ -290,80 +294,3 @@ func readLimits(pid int, asked []sandbox.Rlimit) ([]sandbox.Rlimit, error) {
 }
 
 const limitsAt = 26 // column of the soft limit
-
-// mountTable is the target's mountinfo: proc(5).
-type mountTable struct {
-	hash string
-	at   map[string]mountLine // the last mount at each point
-}
-
-type mountLine struct {
-	dev     string // major:minor
-	options []string
-	fstype  string
-}
-
-func readMounts(pid int) (*mountTable, error) {
-	b, err := linux.ReadProc(procPath(pid, "mountinfo"), maxProcFile)
-	if err != nil {
-		return nil, err
-	}
-	t := &mountTable{at: map[string]mountLine{}}
-	h := sha256.New()
-	for line := range strings.SplitSeq(strings.TrimSuffix(string(b), "\n"), "\n") {
-		f := strings.Fields(line)
-		dash := slices.Index(f, "-")
-		if dash < 6 || len(f) < dash+2 {
-			return nil, fmt.Errorf("bad line %q in mountinfo", line)
-		}
-		point := unescape(f[4])
-		t.at[point] = mountLine{dev: f[2], options: strings.Split(f[5], ","), fstype: f[dash+1]}
-		fmt.Fprintf(h, "%s %s %s %s\n", f[3], f[4], f[5], f[dash+1])
-	}
-	t.hash = hex.EncodeToString(h.Sum(nil))
-	return t, nil
-}
-
-// unescape undoes the octal escapes of mountinfo.
-func unescape(s string) string {
-	if !strings.Contains(s, `\`) {
-		return s
-	}
-	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		if s[i] == '\\' && i+3 < len(s) {
-			if n, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
-				b.WriteByte(byte(n))
-				i += 3
-				continue
-			}
-		}
-		b.WriteByte(s[i])
-	}
-	return b.String()
-}
-
-// check proves the mount layer: a read-only root of our own, everything nosuid,
-// and a mask on every denied path.
-func (t *mountTable) check(l *launcher) error {
-	root, ok := t.at["/"]
-	if !ok || root.fstype != "tmpfs" || !slices.Contains(root.options, "ro") {
-		return errors.New("its root is not the view")
-	}
-	for point, m := range t.at {
-		if !slices.Contains(m.options, "nosuid") {
-			return fmt.Errorf("the mount %s has no nosuid", point)
-		}
-	}
-	mask := fmt.Sprintf("%d:%d", unix.Major(l.s.masks.dev), unix.Minor(l.s.masks.dev))
-	for p, c := range l.m.masked {
-		if m := t.at[p]; c == coverMask && m.dev != mask || c == coverReadOnly && !slices.Contains(m.options, "ro") {
-			return fmt.Errorf("the denied path %s is not held", p)
-		}
-	}
-	st, err := os.Stat(procPath(l.target, "root"))
-	if err != nil || !st.IsDir() {
-		return errors.Join(errors.New("its root cannot be looked at"), err)
-	}
-	return nil
-}

@@ -34,6 +34,12 @@ const (
 	RegCommand Reg = 18 // command: kind and operand
 	RegOperand Reg = 19
 
+	// The record of a target at its last gate: its kind, and which canaries were refused.
+	RegWaiting  Reg = 20
+	RegLandlock Reg = 21
+	RegFilter   Reg = 22
+	RegMemfd    Reg = 23
+
 	numRegs = 32
 )
 
@@ -49,7 +55,7 @@ func (r Reg) String() string {
 		RegSink: "sink", RegFail: "fail", regErrno: "errno", RegStatus: "status", RegPath: "path", RegDir: "dir",
 		RegArgv: "argv", RegEnvp: "envp", RegUID: "uid", RegGID: "gid", RegInitUID: "init_uid", RegInitGID: "init_gid",
 		RegScript: "script", RegWinsize: "winsize", RegPid: "pid", RegReady: "ready", RegReaped: "reaped", RegTemp: "t",
-		RegCommand: "command", RegOperand: "operand",
+		RegCommand: "command", RegOperand: "operand", RegWaiting: "waiting", RegLandlock: "landlock", RegFilter: "filter", RegMemfd: "memfd",
 	}
 	if r < numRegs && names[r] != "" {
 		return "$" + names[r]
@@ -78,13 +84,13 @@ const (
 	RecordStarted = 1 // {1, pid inside the pen}
 	RecordFailed  = 2 // {2, step, errno, 0}
 	RecordEnded   = 3 // {3, wait status, struct rusage}
-	RecordWaiting = 4 // {4, 0}
+	RecordWaiting = 4 // {4, 0, and eight bytes each that are 1: Landlock, the filter, a memfd was refused}
 )
 
 // Sizes of the records in bytes.
 const (
 	StartedSize = 8
-	WaitingSize = 8
+	WaitingSize = 8 + 3*8
 	FailedSize  = 16
 	EndedSize   = 8 + 144 // struct rusage is 144 bytes on 64-bit Linux: getrusage(2)
 )

@@ -13,10 +13,14 @@ import (
 // Failed or Ended.
 type Record interface{ record() }
 
-// Waiting says that the target is about to read from its last gate, with all that
-// confines it in force. Sent by the target itself, so that SCM_CREDENTIALS of
+// Waiting says that the target is about to read from its last gate, and which of the
+// acts that must be refused were. Sent by the target itself, so that SCM_CREDENTIALS of
 // unix(7) tell its pid.
-type Waiting struct{}
+type Waiting struct {
+	Landlock bool // reading a file that no rule covers
+	Filter   bool // a system call that the filter refuses
+	Memfd    bool // making a file in memory that can be executed
+}
 
 // Started says that the target's exec is done and PID 1 has given up what it does
 // not need.
@@ -52,7 +56,7 @@ func DecodeRecord(b []byte) (Record, error) {
 	}
 	switch kind := le.Uint32(b); {
 	case kind == image.RecordWaiting && len(b) == image.WaitingSize:
-		return Waiting{}, nil
+		return Waiting{Landlock: le.Uint64(b[8:]) == 1, Filter: le.Uint64(b[16:]) == 1, Memfd: le.Uint64(b[24:]) == 1}, nil
 	case kind == image.RecordStarted && len(b) == image.StartedSize:
 		return Started{Pid: int32(le.Uint32(b[4:]))}, nil
 	case kind == image.RecordFailed && len(b) == image.FailedSize:

@@ -27,7 +27,8 @@ func TestDecodeRecord(t *testing.T) {
 		want Record
 	}{
 		{words(8, image.RecordStarted, 2), Started{Pid: 2}},
-		{words(8, image.RecordWaiting), Waiting{}},
+		{words(image.WaitingSize, image.RecordWaiting), Waiting{}},
+		{words(image.WaitingSize, image.RecordWaiting, 0, 1, 0, 0, 0, 1), Waiting{Landlock: true, Memfd: true}},
 		{words(16, image.RecordFailed, 41, uint32(syscall.ENOENT)), Failed{Step: 41, Errno: syscall.ENOENT}},
 		{usage, Ended{Status: 7 << 8, Usage: syscall.Rusage{Utime: syscall.Timeval{Sec: 3, Usec: 500000}, Maxrss: 4096}}},
 	}
