@@ -5,7 +5,6 @@
 package systemd
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -22,24 +21,40 @@ const (
 	Alive    = "WATCHDOG=1" // at least once in each Watchdog interval
 )
 
-// Notify tells the service manager a state (several, one a line). Without
-// NOTIFY_SOCKET in the environment nobody asked: it does nothing and returns nil.
-// A socket that is named but cannot be reached is an error. sd_notify(3).
-func Notify(state string) error {
-	addr, ok := os.LookupEnv("NOTIFY_SOCKET")
-	if !ok || addr == "" {
-		return nil
+// Manager is a connection to the service manager's notification socket. It is made
+// once, so that who holds it needs no right to make another.
+type Manager struct {
+	conn *net.UnixConn // nil: nobody asked
+}
+
+// Dial connects to the socket that NOTIFY_SOCKET names. Without it nobody asked, and
+// Notify does nothing. A socket that is named but cannot be reached is an error, beside
+// a Manager that does nothing. sd_notify(3).
+func Dial(env []string) (*Manager, error) {
+	addr, _ := lookup(env, "NOTIFY_SOCKET")
+	if addr == "" {
+		return &Manager{}, nil
 	}
 	if addr[0] != '/' && addr[0] != '@' {
-		return fmt.Errorf("cannot notify %q: neither a path nor an abstract address", addr)
+		return &Manager{}, fmt.Errorf("cannot notify %q: neither a path nor an abstract address", addr)
 	}
 	// net turns a leading @ into the abstract address's NUL.
 	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: addr, Net: "unixgram"})
 	if err != nil {
+		return &Manager{}, fmt.Errorf("cannot notify the service manager: %w", err)
+	}
+	return &Manager{conn: conn}, nil
+}
+
+// Notify tells the service manager a state (several, one a line).
+func (m *Manager) Notify(state string) error {
+	if m.conn == nil {
+		return nil
+	}
+	if _, err := m.conn.Write([]byte(state)); err != nil {
 		return fmt.Errorf("cannot notify the service manager: %w", err)
 	}
-	_, err = conn.Write([]byte(state))
-	return errors.Join(err, conn.Close())
+	return nil
 }
 
 // Watchdog returns the interval within which the service manager wants to hear

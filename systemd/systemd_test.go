@@ -21,31 +21,37 @@ func TestNotify(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = conn.Close() })
-		t.Setenv("NOTIFY_SOCKET", addr)
-		want := Ready + "\n" + Alive
-		if err := Notify(want); err != nil {
-			t.Fatalf("Notify(%q) at %s = %v; want nil", want, addr, err)
+		m, err := Dial([]string{"NOTIFY_SOCKET=" + addr})
+		if err != nil {
+			t.Fatalf("Dial(%s) = %v; want nil", addr, err)
 		}
-		buf := make([]byte, 256)
-		if err := conn.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
-			t.Fatal(err)
-		}
-		n, err := conn.Read(buf)
-		if got := string(buf[:n]); err != nil || got != want {
-			t.Errorf("Notify at %s sent %q, %v; want %q", addr, got, err, want)
+		for _, want := range []string{Ready + "\n" + Alive, Stopping} {
+			if err := m.Notify(want); err != nil {
+				t.Fatalf("Notify(%q) at %s = %v; want nil", want, addr, err)
+			}
+			buf := make([]byte, 256)
+			if err := conn.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+				t.Fatal(err)
+			}
+			n, err := conn.Read(buf)
+			if got := string(buf[:n]); err != nil || got != want {
+				t.Errorf("Notify at %s sent %q, %v; want %q", addr, got, err, want)
+			}
 		}
 	}
 }
 
 func TestNotifyErrors(t *testing.T) {
-	t.Setenv("NOTIFY_SOCKET", "")
-	if err := Notify(Ready); err != nil {
-		t.Errorf("Notify without a socket = %v; want nil", err)
+	for _, env := range [][]string{nil, {"NOTIFY_SOCKET="}} {
+		m, err := Dial(env)
+		if err != nil || m.Notify(Ready) != nil {
+			t.Errorf("Dial(%q) = %v, %v; want one that does nothing", env, m, err)
+		}
 	}
 	for _, addr := range []string{"relative/path", filepath.Join(t.TempDir(), "absent")} {
-		t.Setenv("NOTIFY_SOCKET", addr)
-		if err := Notify(Ready); err == nil || !strings.Contains(err.Error(), "cannot notify") {
-			t.Errorf("Notify with NOTIFY_SOCKET=%s = %v; want an error", addr, err)
+		m, err := Dial([]string{"NOTIFY_SOCKET=" + addr})
+		if err == nil || !strings.Contains(err.Error(), "cannot notify") || m.Notify(Ready) != nil {
+			t.Errorf("Dial(NOTIFY_SOCKET=%s) = %v, %v; want an error, and one that does nothing", addr, m, err)
 		}
 	}
 }

@@ -127,9 +127,13 @@ func config(o options, env []string, log *slog.Logger, stderr io.Writer) (superv
 		}
 	}
 	c.Policy = func() ([]policy.Source, error) { return sources(o.policy, log) }
-	c.Ready = func() error { return ready(o.readyFD) }
-	c.Ending = func() error { return systemd.Notify(systemd.Stopping) }
-	c.Alive = func() error { return systemd.Notify(systemd.Alive) }
+	manager, err := systemd.Dial(env)
+	if err != nil {
+		log.Warn("cannot tell the service manager how this daemon is, going on", slog.Any("error", err))
+	}
+	c.Ready = func() error { return ready(manager, o.readyFD) }
+	c.Ending = func() error { return manager.Notify(systemd.Stopping) }
+	c.Alive = func() error { return manager.Notify(systemd.Alive) }
 	every, err := systemd.Watchdog(env)
 	c.AliveEvery = every / 2 // sd_watchdog_enabled(3) recommends half
 	return c, err
@@ -167,8 +171,8 @@ func sources(file string, log *slog.Logger) ([]policy.Source, error) {
 }
 
 // ready tells whoever waits for it that requests are taken.
-func ready(fd int) error {
-	err := systemd.Notify(systemd.Ready)
+func ready(manager *systemd.Manager, fd int) error {
+	err := manager.Notify(systemd.Ready)
 	if fd < 0 {
 		return err
 	}
