@@ -297,16 +297,21 @@ func (b *Base) Caller(uid uint32, l Limits) (*Group, error) {
 
 // Close removes daemon/, callers/ and the base as far as they were made by Open, and moves this process back to where it came
 // from. Groups must be removed before: what is left is named in the error.
-func (b *Base) Close() error {
+func (b *Base) Close() error { return b.CloseBy(os.Remove) }
+
+// CloseBy is Close for a process that may not remove daemon/ and the base itself: the root directory of a hierarchy has mode 0555,
+// so that it takes CAP_DAC_OVERRIDE. remove does it, by their paths. A base that is closed stays so.
+func (b *Base) CloseBy(remove func(path string) error) error {
 	var errs []error
 	if b.callers != nil {
 		errs = append(errs, b.callers.Remove())
+		b.callers = nil
 	}
-	errs = append(errs, b.leave())
+	errs = append(errs, b.leave(remove))
 	for i := len(b.hiers) - 1; i >= 0; i-- {
 		h := &b.hiers[i]
 		if h.made {
-			errs = append(errs, os.Remove(h.Dir))
+			errs = append(errs, remove(h.Dir))
 		}
 		errs = append(errs, h.base.close())
 	}

@@ -131,7 +131,7 @@ func machineRoot(path string) bool {
 }
 
 // leave undoes vacate for a base that we made: controllers off above it, this process back, daemon/ away.
-func (b *Base) leave() error {
+func (b *Base) leave(remove func(string) error) error {
 	if len(b.hiers) == 0 || !b.hiers[0].made || b.back == "" {
 		return nil
 	}
@@ -147,7 +147,7 @@ func (b *Base) leave() error {
 		}
 	}
 	procs := filepath.Join(b.back, "cgroup.procs")
-	errs = append(errs, os.WriteFile(procs, []byte(strconv.Itoa(os.Getpid())), 0), root.rmdir(daemonDir))
+	errs = append(errs, os.WriteFile(procs, []byte(strconv.Itoa(os.Getpid())), 0), remove(filepath.Join(root.path, daemonDir)))
 	b.back = ""
 	return errors.Join(errs...)
 }

@@ -16,6 +16,9 @@ type stateLock struct {
 	pid  string
 }
 
+// pidName is the file of the state directory with the pid of its daemon.
+const pidName = "pinfoldd.pid"
+
 // lockState creates dir (mode 0700) where it is absent and takes its lock,
 // STATE/lock, by flock(2). The kernel drops the lock when the daemon ends, however
 // it ends. The holder's pid stands in STATE/pinfoldd.pid.
@@ -33,7 +36,7 @@ func lockState(dir string) (*stateLock, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot open the lock of state directory %q: %w", dir, err)
 	}
-	pidFile := filepath.Join(dir, "pinfoldd.pid")
+	pidFile := filepath.Join(dir, pidName)
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		closeErr := f.Close()
 		if errors.Is(err, syscall.EWOULDBLOCK) {
@@ -75,7 +78,8 @@ func readPid(file string) string {
 	return "unknown"
 }
 
-// release gives the directory up.
+// release gives the directory up. The pid's file is emptied, since a daemon that has
+// confined itself removes nothing from its state directory.
 func (l *stateLock) release() error {
-	return errors.Join(os.Remove(l.pid), l.file.Close())
+	return errors.Join(os.WriteFile(l.pid, nil, 0o600), l.file.Close())
 }

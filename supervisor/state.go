@@ -10,10 +10,10 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
-)
+	"time"
 
-// runSource is what the mount table calls the file system that we put at STATE/run.
-const runSource = "pinfold-run"
+	"pinfold/sandbox"
+)
 
 // runSize is its size: spools of all callers and what the daemon notes about
 // running pens.
@@ -28,15 +28,15 @@ func (d *daemon) openState(context.Context) (func() error, error) {
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return nil, fmt.Errorf("cannot make %q: %w", dir, err)
 	}
-	source, mounted, err := mountedAt(dir)
+	mounted, err := mountedAt(dir)
 	if err != nil {
 		return nil, err
 	}
-	if !mounted && os.Geteuid() == 0 {
-		if err := syscall.Mount(runSource, dir, "tmpfs", syscall.MS_NOSUID|syscall.MS_NODEV, runSize); err != nil {
+	mine := !mounted && os.Geteuid() == 0
+	if mine {
+		if err := syscall.Mount(sandbox.RunSource, dir, "tmpfs", syscall.MS_NOSUID|syscall.MS_NODEV, runSize); err != nil {
 			return nil, fmt.Errorf("cannot mount a memory file system at %q: %w; mount one there (var-lib-pinfold-run.mount), or give the daemon CAP_SYS_ADMIN", dir, err)
 		}
-		source, mounted = runSource, true
 	}
 	if err := d.clearRun(dir); err != nil {
 		return nil, err
@@ -47,11 +47,8 @@ func (d *daemon) openState(context.Context) (func() error, error) {
 		}
 	}
 	return func() error {
-		if err := d.clearRun(dir); err != nil {
-			return err
-		}
-		if !mounted || source != runSource {
-			return nil
+		if !mine || d.stage != nil {
+			return nil // then endState has done it
 		}
 		if err := syscall.Unmount(dir, 0); err != nil {
 			return fmt.Errorf("cannot unmount %q: %w", dir, err)
@@ -59,6 +56,26 @@ func (d *daemon) openState(context.Context) (func() error, error) {
 		return nil
 	}, nil
 }
+
+// endState gives back what openState, openCgroups and the sessions have put there.
+// What takes a privilege that the daemon has given up, the stage does.
+func (d *daemon) endState(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, endTime)
+	defer cancel()
+	err := d.stage.EndState(ctx)
+	if errors.Is(err, sandbox.ErrStageGone) {
+		d.log.Warn("the stage has ended: mounts and cgroups stay as they are for the next daemon")
+		return nil
+	}
+	err = errors.Join(err, d.clearRun(filepath.Join(d.c.State, "run")))
+	if d.stage.Features().Rootless {
+		return err // its cgroups are removed once the stage has left them
+	}
+	return errors.Join(err, d.cgroups.CloseBy(func(path string) error { return d.stage.RemoveBase(ctx, path) }))
+}
+
+// endTime bounds what the stage may take to unmount STATE/run.
+const endTime = 5 * time.Second
 
 // clearRun unmounts and removes what lies in the scratch and spool directories.
 func (d *daemon) clearRun(dir string) error {
@@ -75,7 +92,7 @@ func (d *daemon) clearRun(dir string) error {
 		for _, e := range entries {
 			p := filepath.Join(dir, sub, e.Name())
 			d.log.Info("removing what an earlier daemon left", slog.String("path", p))
-			if _, mounted, err := mountedAt(p); err != nil {
+			if mounted, err := mountedAt(p); err != nil {
 				errs = append(errs, err)
 				continue
 			} else if mounted {
@@ -90,27 +107,19 @@ func (d *daemon) clearRun(dir string) error {
 	return nil
 }
 
-// mountedAt returns the source of the topmost mount at dir, from the mount table
+// mountedAt reports whether something is mounted at dir, from the mount table
 // (proc_pid_mountinfo(5)).
-func mountedAt(dir string) (source string, mounted bool, err error) {
+func mountedAt(dir string) (mounted bool, err error) {
 	f, err := os.Open("/proc/self/mountinfo")
 	if err != nil {
-		return "", false, fmt.Errorf("cannot read the mount table: %w", err)
+		return false, fmt.Errorf("cannot read the mount table: %w", err)
 	}
 	defer f.Close()
 	want := strings.NewReplacer("\\", `\134`, " ", `\040`, "\t", `\011`, "\n", `\012`).Replace(dir)
 	lines := bufio.NewScanner(f)
 	for lines.Scan() {
 		fields := strings.Fields(lines.Text())
-		if len(fields) < 5 || fields[4] != want {
-			continue
-		}
-		mounted = true
-		for i, w := range fields {
-			if w == "-" && i+2 < len(fields) {
-				source = fields[i+2]
-			}
-		}
+		mounted = mounted || len(fields) > 4 && fields[4] == want
 	}
-	return source, mounted, lines.Err()
+	return mounted, lines.Err()
 }

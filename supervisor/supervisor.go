@@ -103,7 +103,7 @@ func Serve(ctx context.Context, c Config) (err error) {
 		}
 	}()
 	for _, open := range []func(context.Context) (func() error, error){
-		d.openPolicy, d.openAudit, d.openCgroups, d.openState, d.openStage, d.openSocket,
+		d.openPolicy, d.openAudit, d.openCgroups, d.openState, d.openStage, d.openSocket, d.confineSelf,
 	} {
 		undo, err := open(ctx)
 		if err != nil {
@@ -257,7 +257,7 @@ func (d *daemon) openStage(ctx context.Context) (func() error, error) {
 		Stage: s, Cgroups: d.cgroups, Audit: d.audit, Hasher: d.hasher, Floods: d.floods, Registry: session.NewRegistry(r.First, r.Count), Buffers: relay.NewBuffers(),
 		Policy: d.policy.Load, State: d.c.State, Started: time.Now(), Log: d.log,
 	}
-	return s.Close, nil
+	return func() error { return errors.Join(d.endState(context.WithoutCancel(ctx)), s.Close()) }, nil
 }
 
 func (d *daemon) openSocket(context.Context) (func() error, error) {

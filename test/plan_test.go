@@ -63,6 +63,7 @@ func importPlan() map[string]room {
 		cgroups  = "github.com/containerd/cgroups/v3…"
 		moby     = "github.com/moby/profiles/seccomp…"
 		bpf      = "golang.org/x/net/bpf"
+		psx      = "kernel.org/pub/linux/libs/security/libcap/psx"
 	)
 	return map[string]room{
 		"proto":        {other: []string{jsonV2, uuid}, pure: true},
@@ -86,6 +87,7 @@ func importPlan() map[string]room {
 			},
 			other: []string{jsonV2}, raw: true, goes: true,
 		},
+		"sandbox/confine":            {own: []string{"sandbox/internal/filter", "sandbox/internal/ruleset"}, other: []string{landlock, bpf, psx}, raw: true},
 		"sandbox/internal/image":     {raw: true},
 		"sandbox/internal/launch":    {own: []string{"sandbox/internal/image", "sandbox/internal/linux"}, raw: true},
 		"sandbox/internal/linux":     {raw: true},
@@ -98,7 +100,7 @@ func importPlan() map[string]room {
 		"supervisor/socket":  {own: []string{"proto"}, raw: true, goes: true, logs: true},
 		"supervisor/session": {own: []string{"proto", "policy", "sandbox", "cgroup", "audit", "supervisor/relay", "supervisor/socket"}, other: []string{uuid, jsonV2}, goes: true, logs: true},
 		"supervisor": {
-			own:   []string{"proto", "policy", "sandbox", "cgroup", "audit", "systemd", "supervisor/relay", "supervisor/socket", "supervisor/session"},
+			own:   []string{"proto", "policy", "sandbox", "sandbox/confine", "cgroup", "audit", "systemd", "supervisor/relay", "supervisor/socket", "supervisor/session"},
 			other: []string{uuid, jsonV2}, raw: true, goes: true, logs: true,
 		},
 

@@ -173,7 +173,8 @@ func (s *server) onPen(ctx context.Context, m stagewire.Message) (any, error) {
 		if err := p.kill(); err != nil {
 			return nil, err
 		}
-	case stagewire.OpReaped, stagewire.OpHello, stagewire.OpLook, stagewire.OpScratch, stagewire.OpDropScratch, stagewire.OpLaunch, stagewire.OpPrepare, stagewire.OpCommand:
+	case stagewire.OpReaped, stagewire.OpHello, stagewire.OpLook, stagewire.OpScratch, stagewire.OpDropScratch, stagewire.OpLaunch, stagewire.OpPrepare, stagewire.OpCommand,
+		stagewire.OpHome, stagewire.OpPlace, stagewire.OpEnd, stagewire.OpRmdir:
 	}
 	select {
 	case <-p.gone:

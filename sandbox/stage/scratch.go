@@ -21,10 +21,14 @@ const (
 	maxScratchName   = 128
 )
 
-func (s *server) scratchPath(name string) (string, error) {
-	ok := name != "" && len(name) <= maxScratchName && name[0] != '.' &&
+// scratchName reports whether name names one entry of a directory of ours.
+func scratchName(name string) bool {
+	return name != "" && len(name) <= maxScratchName && name[0] != '.' &&
 		strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.") == ""
-	if !ok {
+}
+
+func (s *server) scratchPath(name string) (string, error) {
+	if !scratchName(name) {
 		return "", refused("cannot use scratch name %q: letters, digits, - _ and . only", name)
 	}
 	return filepath.Join(s.config.State, "run", "scratch", name), nil
@@ -41,6 +45,9 @@ func (s *server) scratch(q stagewire.Scratch) (*os.File, sandbox.Identity, error
 	}
 	s.scratchMu.Lock()
 	defer s.scratchMu.Unlock()
+	if s.ended {
+		return nil, sandbox.Identity{}, refused("cannot make scratch %q: the daemon ends", q.Name)
+	}
 	if err := os.MkdirAll(at, 0o700); err != nil {
 		return nil, sandbox.Identity{}, err
 	}

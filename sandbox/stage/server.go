@@ -98,6 +98,7 @@ type server struct {
 	starts *turns // of launches
 
 	scratchMu sync.Mutex
+	ended     bool // the daemon ends: nothing is mounted below STATE/run any more
 	host      host
 
 	baseMu sync.Mutex
@@ -268,6 +269,8 @@ func (s *server) serve(ctx context.Context, m stagewire.Message, files []*os.Fil
 		body, out, err = s.look(ctx, m.Body, files)
 	case stagewire.OpScratch, stagewire.OpDropScratch:
 		body, out, err = s.scratches(m)
+	case stagewire.OpHome, stagewire.OpPlace, stagewire.OpEnd, stagewire.OpRmdir:
+		body, out, err = s.ofState(m, files)
 	case stagewire.OpLaunch, stagewire.OpPrepare:
 		body, fds, err = s.launch(ctx, m, files)
 	case stagewire.OpCommand:

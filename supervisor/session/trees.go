@@ -6,10 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"path"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"sync"
 
 	"pinfold/cgroup"
@@ -71,7 +69,7 @@ func (*runAsError) hint() string { return "set run_as: caller in the profile, or
 func (s *Session) scratch(ctx context.Context, name string, uid, gid uint32) (tree, error) {
 	s.trees.mu.Lock()
 	defer s.trees.mu.Unlock()
-	key := s.id + "-" + name + "-" + strconv.Itoa(int(uid))
+	key := s.scratchKey(name, uid)
 	if t, ok := s.trees.made[key]; ok {
 		return t, nil
 	}
@@ -87,23 +85,31 @@ func (s *Session) scratch(ctx context.Context, name string, uid, gid uint32) (tr
 	return t, nil
 }
 
+// scratchKey is the name of the session's memory file system of a name and an owner.
+func (s *Session) scratchKey(name string, uid uint32) string {
+	return s.id + "-" + name + "-" + strconv.Itoa(int(uid))
+}
+
 // home returns the tree that the grant's command has as its home directory, with
 // a mount point for a workspace that lies below it.
 func (s *Session) home(ctx context.Context, g *policy.Grant, uid, gid uint32) (tree, error) {
 	if g.Home.Kind == policy.HomeCache {
-		return s.cache(g, uid, gid)
+		return s.cache(ctx, g, uid, gid)
 	}
 	t, err := s.scratch(ctx, "home", uid, gid)
 	if err != nil {
 		return tree{}, err
 	}
+	if place := mountpoint(g); place != "" && !s.host.Stage.Features().Rootless {
+		return t, s.host.Stage.Place(ctx, s.scratchKey("home", uid), place, uid, gid)
+	}
 	// By its descriptor: a stage that is not root mounts where only it can see it.
-	return t, prepareMountpoint("/proc/self/fd/"+strconv.Itoa(int(t.dir.Fd())), mountpoint(g), int(uid), int(gid))
+	return t, sandbox.MakePlace("/proc/self/fd/"+strconv.Itoa(int(t.dir.Fd())), mountpoint(g), int(uid), int(gid))
 }
 
 // cache returns the kept directory of a caller under a name. Files on disk belong
 // to the caller; with a dynamic uid the mount maps them.
-func (s *Session) cache(g *policy.Grant, uid, gid uint32) (tree, error) {
+func (s *Session) cache(ctx context.Context, g *policy.Grant, uid, gid uint32) (tree, error) {
 	owner, group := uid, gid
 	if mapped(g) {
 		owner, group = s.caller.UID, s.caller.GID
@@ -112,26 +118,9 @@ func (s *Session) cache(g *policy.Grant, uid, gid uint32) (tree, error) {
 		return tree{}, errors.New("cannot keep a home for root: uid 0 is never mapped into a pen; use home: private")
 	}
 	dir := filepath.Join(s.host.State, "cache", strconv.Itoa(int(s.caller.UID)), g.Home.Name)
-	if err := os.MkdirAll(filepath.Dir(dir), 0o711); err != nil {
-		return tree{}, fmt.Errorf("cannot make the kept home %q: %w", g.Home.Name, err)
-	}
-	if err := os.Mkdir(dir, 0o700); err == nil {
-		if err := os.Chown(dir, int(owner), int(group)); err != nil {
-			return tree{}, fmt.Errorf("cannot own the kept home %q: %w", g.Home.Name, err)
-		}
-	} else if !errors.Is(err, os.ErrExist) {
-		return tree{}, fmt.Errorf("cannot make the kept home %q: %w", g.Home.Name, err)
-	}
-	if err := prepareMountpoint(dir, mountpoint(g), int(owner), int(group)); err != nil {
-		return tree{}, err
-	}
-	f, err := os.Open(dir)
+	f, id, err := s.cacheDir(ctx, dir, g, owner, group)
 	if err != nil {
-		return tree{}, fmt.Errorf("cannot open the kept home %q: %w", g.Home.Name, err)
-	}
-	id, err := sandbox.IdentityOf(f)
-	if err != nil {
-		return tree{}, errors.Join(err, f.Close())
+		return tree{}, fmt.Errorf("cannot keep the home %q: %w", g.Home.Name, err)
 	}
 	s.trees.mu.Lock()
 	defer s.trees.mu.Unlock()
@@ -147,30 +136,27 @@ func (s *Session) cache(g *policy.Grant, uid, gid uint32) (tree, error) {
 	return t, nil
 }
 
-// prepareMountpoint makes the directories of rel below dir. What is inside dir is
-// its owner's: os.Root follows no link out of it.
-func prepareMountpoint(dir, rel string, uid, gid int) error {
-	if rel == "" {
-		return nil
+// cacheDir makes or finds the directory of a kept home. As root that is the stage's to
+// do: the daemon has no right to others' directories.
+func (s *Session) cacheDir(ctx context.Context, dir string, g *policy.Grant, uid, gid uint32) (*os.File, sandbox.Identity, error) {
+	if !s.host.Stage.Features().Rootless {
+		return s.host.Stage.Home(ctx, s.conn, g.Home.Name, mountpoint(g), uid, gid)
 	}
-	root, err := os.OpenRoot(dir)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, sandbox.Identity{}, err
+	}
+	if err := sandbox.MakePlace(dir, mountpoint(g), int(uid), int(gid)); err != nil {
+		return nil, sandbox.Identity{}, err
+	}
+	f, err := os.Open(dir)
 	if err != nil {
-		return fmt.Errorf("cannot open the home directory: %w", err)
+		return nil, sandbox.Identity{}, err
 	}
-	defer root.Close()
-	part := ""
-	for name := range strings.SplitSeq(rel, "/") {
-		part = path.Join(part, name)
-		if err := root.Mkdir(part, 0o700); errors.Is(err, os.ErrExist) {
-			continue
-		} else if err != nil {
-			return fmt.Errorf("cannot make the workspace's place %q in the home directory: %w", part, err)
-		}
-		if err := root.Lchown(part, uid, gid); err != nil {
-			return fmt.Errorf("cannot own the workspace's place %q in the home directory: %w", part, err)
-		}
+	id, err := sandbox.IdentityOf(f)
+	if err != nil {
+		return nil, sandbox.Identity{}, errors.Join(err, f.Close())
 	}
-	return nil
+	return f, id, nil
 }
 
 // dropTrees gives the session's trees and its uid back.
