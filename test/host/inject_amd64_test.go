@@ -189,7 +189,7 @@ func (p *puppet) attacks(d *daemon, bait string, stage int) []attack {
 		denied("making a file in the stage's directory", filepath.Join(d.state, "stage", "x"), unix.O_CREAT|unix.O_WRONLY),
 		denied("making a file among kept homes", filepath.Join(d.state, "x"), unix.O_CREAT|unix.O_WRONLY),
 		denied("a knob of the kernel", "/proc/sys/kernel/core_pattern", unix.O_WRONLY),
-		denied("moving processes to the root of the cgroups", "/sys/fs/cgroup/cgroup.procs", unix.O_WRONLY|unix.O_CREAT),
+		denied("moving processes to the root of the cgroups", filepath.Join(filepath.Dir(d.base()), "cgroup.procs"), unix.O_WRONLY),
 		denied("the memory of the stage", proc+"mem", unix.O_RDONLY),
 		denied("the environment of the stage", proc+"environ", unix.O_RDONLY),
 		denied("a descriptor of the stage", proc+"fd/0", unix.O_RDONLY),
