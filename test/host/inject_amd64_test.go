@@ -151,7 +151,7 @@ func TestAnAttackerInTheDaemonReachesNothingAboveIt(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	p := hold(t, d.cmd.Process.Pid)
-	for _, a := range p.attacks(d, bait, stage) {
+	for _, a := range p.intrusions(d, bait, stage) {
 		if n, errno := p.call(a.nr, a.args...); errno != a.want {
 			t.Errorf("the daemon: %s = %d, %v (%d); want %v", a.name, n, errno, errno, a.want)
 		}
@@ -165,25 +165,25 @@ func TestAnAttackerInTheDaemonReachesNothingAboveIt(t *testing.T) {
 	}
 }
 
-// attack is one call and the only right answer.
-type attack struct {
+// intrusion is one call and the only right answer.
+type intrusion struct {
 	name string
 	want syscall.Errno
 	nr   uintptr
 	args []uintptr
 }
 
-func (p *puppet) attacks(d *daemon, bait string, stage int) []attack {
+func (p *puppet) intrusions(d *daemon, bait string, stage int) []intrusion {
 	file := p.text(bait)
-	denied := func(name, path string, flags uintptr) attack {
-		return attack{name, unix.EACCES, unix.SYS_OPENAT, []uintptr{atFDCWD, p.text(path), flags, 0o600}}
+	denied := func(name, path string, flags uintptr) intrusion {
+		return intrusion{name, unix.EACCES, unix.SYS_OPENAT, []uintptr{atFDCWD, p.text(path), flags, 0o600}}
 	}
 	proc := fmt.Sprintf("/proc/%d/", stage)
 	iov := make([]byte, 16)
 	binary.LittleEndian.PutUint64(iov, uint64(p.page))
 	iov[8] = 8
 	vec := p.bytes(iov)
-	return []attack{
+	return []intrusion{
 		denied("writing a file of root's", bait, unix.O_WRONLY),
 		denied("making a file", bait+"2", unix.O_CREAT|unix.O_WRONLY),
 		denied("making a file in the stage's directory", filepath.Join(d.state, "stage", "x"), unix.O_CREAT|unix.O_WRONLY),

@@ -299,7 +299,7 @@ func TestTheUnitsCapabilitiesSuffice(t *testing.T) {
 `+plainFS, "\t", "  "))
 	text := strings.ReplaceAll(readFile(t, d.policy), "profiles: [work]", "profiles: [work, own]")
 	d.writePolicy(text)
-	d.command = bounded(t, unitCapabilities(t))
+	d.command = withCapabilities(t, unitCapabilities(t))
 	if err := d.launch(); err != nil {
 		t.Fatalf("pinfoldd = %v; want it ready\n%s", err, d.log)
 	}
@@ -338,8 +338,8 @@ func unitCapabilities(t *testing.T) []string {
 	return nil
 }
 
-// bounded makes commands whose bounding set holds caps alone: setpriv(1).
-func bounded(t *testing.T, caps []string) func(string, ...string) *exec.Cmd {
+// withCapabilities makes commands whose bounding set holds caps alone: setpriv(1).
+func withCapabilities(t *testing.T, caps []string) func(string, ...string) *exec.Cmd {
 	t.Helper()
 	setpriv := testkit.NeedProgram(t, "setpriv")
 	set := "-all"
