@@ -98,6 +98,7 @@ func (p *Policy) Admit(c Caller) (*Admission, error) {
 		DetachTTL:     rule.detachTTL.or(defaultDetach),
 		Manage:        rule.manage.or(ManageOwn),
 		AuthTokenFile: rule.token.or(""),
+		RunAs:         rule.runAs.or(""),
 		Rule:          rule.rule(),
 		Notes:         notes,
 	}, nil

@@ -41,6 +41,7 @@ type Admission struct {
 	DetachTTL     time.Duration // how long a session waits for its client to come back; 0: not at all
 	Manage        Manage
 	AuthTokenFile string // absolute path of a file that holds the token; empty: none is asked for
+	RunAs         string // as whom this caller runs whatever the profile says; empty: the profile decides
 	Rule          Rule
 	Notes         []string // why earlier rules did not match although they might have (an unknown unit)
 }
