@@ -105,7 +105,7 @@ func importPlan() map[string]room {
 		},
 
 		"cmd/pinfold": {
-			own:   []string{"proto", "proto/client", "policy", "sandbox", "cgroup", "supervisor/session"},
+			own:   []string{"attack", "proto", "proto/client", "policy", "sandbox", "cgroup", "supervisor/session"},
 			other: []string{cobra, jsonV2, "golang.org/x/term"}, raw: true, goes: true, logs: true,
 		},
 		"cmd/pinfoldd": {
@@ -113,6 +113,8 @@ func importPlan() map[string]room {
 			raw: true, goes: true, logs: true,
 		},
 		"cmd/pinfold-stage": {own: []string{"sandbox/stage"}, goes: true, logs: true},
+
+		"attack": {raw: true},
 
 		"test/testkit": {raw: true},
 		"test/attack":  {},

@@ -1,0 +1,7 @@
+//go:build !amd64
+
+package attack
+
+func oldSetID() []Attack { return nil }
+
+func x32() []Attack { return nil }
