@@ -33,11 +33,17 @@ type privateDaemon struct {
 	dir    string // holds its socket and state; removed at the end
 	socket string
 	log    *tail
+	policy []byte // used in place of the host's; nil: that
 }
 
 // startDaemon starts a private daemon and returns when it listens. The caller
 // stops it.
 func (c *cli) startDaemon(ctx context.Context) (*privateDaemon, error) {
+	return c.startDaemonWith(ctx, nil)
+}
+
+// startDaemonWith is startDaemon with a policy of its own.
+func (c *cli) startDaemonWith(ctx context.Context, source []byte) (*privateDaemon, error) {
 	program, err := findDaemon()
 	if err != nil {
 		return nil, err
@@ -46,7 +52,7 @@ func (c *cli) startDaemon(ctx context.Context) (*privateDaemon, error) {
 	if err != nil {
 		return nil, fail(exitFailed, "XDG_RUNTIME_DIR=/some/writable/directory", errorf("cannot make a state directory in %s: %w", c.runtimeDir(), cause(err)))
 	}
-	d := &privateDaemon{dir: dir, socket: filepath.Join(dir, "s"), log: &tail{limit: keptLog}}
+	d := &privateDaemon{dir: dir, socket: filepath.Join(dir, "s"), log: &tail{limit: keptLog}, policy: source}
 	if err := d.start(ctx, c, program); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
@@ -98,11 +104,15 @@ func (d *privateDaemon) args(c *cli, program string) ([]string, error) {
 	args := []string{
 		program, "--socket", d.socket, "--state", filepath.Join(d.dir, "state"), "--ready-fd", fmt.Sprint(readyFD),
 	}
-	if !readable(policyFile) {
+	source := d.policy
+	if source == nil && !readable(policyFile) {
 		// The embedded policy, said aloud: a file that cannot be read must not
 		// stop the daemon, and must not be taken for one that is not there.
+		source = policy.DefaultSource().Data
+	}
+	if source != nil {
 		path := filepath.Join(d.dir, "policy.yaml")
-		if err := os.WriteFile(path, policy.DefaultSource().Data, 0o600); err != nil {
+		if err := os.WriteFile(path, source, 0o600); err != nil {
 			return nil, errorf("cannot write policy %s: %w", path, cause(err))
 		}
 		args = append(args, "--policy", path)

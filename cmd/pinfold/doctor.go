@@ -37,16 +37,26 @@ type diagnosis struct {
 
 func (c *cli) doctorCommand() *cobra.Command {
 	var asJSON bool
+	var a attackFlags
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Say which controls this host has, what blocks the others, and how to fix it",
-		Long:  "Tries every control on this host. Exit 1 if one that policies require by default is missing.",
-		Args:  cobra.NoArgs,
+		Long: "Tries every control on this host. Exit 1 if one that policies require by default is missing.\n" +
+			"With --attack it tries instead to break out of a pen of a profile by the attacks of the test suite that harm\n" +
+			"nothing, and says of each whether the pen held. Exit 1 if one got through.",
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return c.doctor(cmd.Context(), asJSON)
+			if !a.attack {
+				return c.doctor(cmd.Context(), asJSON)
+			}
+			if asJSON {
+				a.format = formatJSON
+			}
+			return c.doctorAttack(cmd.Context(), a)
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
+	a.flags(c, cmd)
 	return cmd
 }
 

@@ -5,9 +5,19 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"os"
+
+	"pinfold/attack"
 )
 
 func main() {
+	if done, err := attack.Main(os.Args[1:], os.Stdin, os.Stdout); done {
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "pinfold:", err)
+			os.Exit(exitFailed)
+		}
+		return
+	}
 	os.Exit(run(context.Background(), os.Args[1:], os.Environ(), os.Stdin, os.Stdout, os.Stderr))
 }
