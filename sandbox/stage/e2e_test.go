@@ -72,6 +72,16 @@ func v2Root(tb testing.TB) string {
 
 func newBench(tb testing.TB, more ...sandbox.CgroupHier) *bench {
 	tb.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return newBenchOf(tb, self, more...)
+}
+
+// newBenchOf starts a stage of another build.
+func newBenchOf(tb testing.TB, program string, more ...sandbox.CgroupHier) *bench {
+	tb.Helper()
 	needRoot(tb)
 	state := tb.TempDir()
 	base, err := os.MkdirTemp(v2Root(tb), "pinfold-test-stage-") //nolint:usetesting // a cgroup, not a directory of files
@@ -79,14 +89,10 @@ func newBench(tb testing.TB, more ...sandbox.CgroupHier) *bench {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() { removeCgroups(tb, base) })
-	self, err := os.Executable()
-	if err != nil {
-		tb.Fatal(err)
-	}
 	ctx, cancel := context.WithTimeout(tb.Context(), waitLimit)
 	defer cancel()
 	s, err := sandbox.StartStage(ctx, sandbox.StageConfig{
-		Path: self, State: state, Stderr: os.Stderr, DynamicFirst: dynFirst, DynamicCount: dynCount,
+		Path: program, State: state, Stderr: os.Stderr, DynamicFirst: dynFirst, DynamicCount: dynCount,
 		Cgroups: append([]sandbox.CgroupHier{{Dir: base}}, more...),
 	})
 	if err != nil {

@@ -42,7 +42,13 @@ func readMounts(pid int) (*mountTable, error) {
 		if dash < 6 || len(f) < dash+2 {
 			return nil, fmt.Errorf("bad line %q in mountinfo", line)
 		}
+		if slices.ContainsFunc(f[6:dash], func(o string) bool { return strings.HasPrefix(o, "shared:") }) {
+			return nil, fmt.Errorf("the mount %s is shared with others", f[4])
+		}
 		point := unescape(f[4])
+		if _, again := t.at[point]; again && point == "/" {
+			return nil, errors.New("the root that PID 1 began in is still mounted")
+		}
 		t.at[point] = mountLine{dev: f[2], options: strings.Split(f[5], ","), fstype: f[dash+1], super: strings.Split(f[len(f)-1], ",")}
 		fmt.Fprintf(h, "%s %s %s %s\n", f[3], f[4], f[5], f[dash+1])
 	}

@@ -3,6 +3,7 @@ package stage
 import (
 	"errors"
 	"fmt"
+	"os"
 	"path"
 	"slices"
 	"strconv"
@@ -57,6 +58,11 @@ func (l *launcher) verify() (sandbox.Enforcement, error) {
 	}
 	if err := l.floor(st); err != nil {
 		return e, failed("check the floors", err)
+	}
+	for _, n := range []string{"uts", "cgroup"} { // no control turns these off
+		if e.Namespaces[n] == l.s.own[n] {
+			return e, failed("check the floors", fmt.Errorf("it is in the host's %s namespace", n))
+		}
 	}
 	e.Degraded = l.s.rootless.weaker()
 	for _, n := range f.Controls {
@@ -122,10 +128,61 @@ func (l *launcher) floor(st *procStatus) error {
 	if l.p.Exec == sandbox.ExecListed && !l.canaries.Memfd {
 		return errors.New("no file in memory was refused that could be executed")
 	}
-	if st.ignored != 0 {
-		return fmt.Errorf("it ignores signals: set %#x", st.ignored)
+	if st.ignored != 0 || st.blocked != 0 {
+		return fmt.Errorf("it ignores or blocks signals: sets %#x and %#x", st.ignored, st.blocked)
+	}
+	if st.umask != "0022" || !st.leads {
+		return fmt.Errorf("it has the umask %s, and a session of its own: %v", st.umask, st.leads)
+	}
+	if err := l.descriptors(); err != nil {
+		return err
 	}
 	return l.inCgroups()
+}
+
+// descriptors checks that the target has none but its streams and those that close with
+// its exec.
+func (l *launcher) descriptors() error {
+	d, err := os.Open(procPath(l.target, "fd"))
+	if err != nil {
+		return err
+	}
+	defer linux.CloseAll(d)
+	names, err := d.Readdirnames(-1)
+	if err != nil {
+		return err
+	}
+	own := []string{"0", "1", "2"}
+	closing := map[string]bool{}
+	for _, n := range []int{
+		image.FDProgram, image.FDDir, image.FDAlive, image.FDStatus, image.FDRuleset, image.FDGate1, image.FDGate2, image.FDCanary,
+	} {
+		closing[strconv.Itoa(n)] = true
+	}
+	for _, n := range names {
+		if slices.Contains(own, n) {
+			continue
+		}
+		if !closing[n] {
+			return fmt.Errorf("descriptor %s is open", n)
+		}
+		b, err := linux.ReadProc(procPath(l.target, "fdinfo/"+n), maxProcFile)
+		if err != nil {
+			return err
+		}
+		if !closesOnExec(string(b)) {
+			return fmt.Errorf("descriptor %s stays open after the exec", n)
+		}
+	}
+	return nil
+}
+
+// closesOnExec reads the flags of a descriptor from its fdinfo: proc(5).
+func closesOnExec(info string) bool {
+	_, rest, _ := strings.Cut("\n"+info, "\nflags:")
+	word, _, _ := strings.Cut(strings.TrimSpace(rest), "\n")
+	n, err := strconv.ParseUint(word, 8, 64)
+	return err == nil && n&unix.O_CLOEXEC != 0
 }
 
 // inCgroups checks the cgroups of v1; that of v2 is where the target was found.
@@ -219,6 +276,9 @@ type procStatus struct {
 	noNewPrivs bool
 	seccomp    int
 	ignored    uint64 // set of signals
+	blocked    uint64
+	umask      string
+	leads      bool // it leads a session of its own
 }
 
 func readStatus(pid int) (*procStatus, error) {
@@ -232,7 +292,7 @@ func readStatus(pid int) (*procStatus, error) {
 			f[k] = strings.TrimSpace(v)
 		}
 	}
-	s := &procStatus{groups: f["Groups"], noNewPrivs: f["NoNewPrivs"] == "1"}
+	s := &procStatus{groups: f["Groups"], noNewPrivs: f["NoNewPrivs"] == "1", umask: f["Umask"], leads: f["NSsid"] != "" && f["NSsid"] == f["NSpid"]}
 	uids, gids := strings.Fields(f["Uid"]), strings.Fields(f["Gid"])
 	if len(uids) != 4 || len(gids) != 4 {
 		return nil, errors.New("no ids in the status")
@@ -257,6 +317,7 @@ func readStatus(pid int) (*procStatus, error) {
 	set(&s.caps.Bounding, "CapBnd")
 	set(&s.caps.Ambient, "CapAmb")
 	set(&s.ignored, "SigIgn")
+	set(&s.blocked, "SigBlk")
 	s.seccomp, err = strconv.Atoi(f["Seccomp"])
 	return s, errors.Join(append(errs, err)...)
 }

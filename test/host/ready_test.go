@@ -18,7 +18,7 @@ func (d *daemon) readyPens() []string {
 	d.t.Helper()
 	var out []string
 	for _, name := range d.jobs() {
-		if pid := strings.TrimSpace(readFile(d.t, filepath.Join(name, "cgroup.procs"))); pid != "" && !strings.Contains(pid, "\n") {
+		if pid := strings.TrimSpace(members(name)); pid != "" && !strings.Contains(pid, "\n") {
 			out = append(out, pid)
 		}
 	}

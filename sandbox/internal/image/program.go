@@ -180,6 +180,7 @@ func (p *Program) Link() (*Program, error) {
 		}
 		p.steps[i].Jump = int32(stepSize * (to - i))
 	}
+	p.skip()
 	if len(p.steps) >= numberSet {
 		p.fail("%d steps are too many", len(p.steps))
 	}
