@@ -120,25 +120,25 @@ func TestPreparedStale(t *testing.T) {
 	tests := []struct {
 		name   string
 		edit   func(p *sandbox.Profile)
-		change func(t *testing.T, w string)
+		change func(w string)
 		stale  bool
 	}{
-		{"nothing", func(p *sandbox.Profile) { bound(p, "/opt/host/nothing", sandbox.AbsentSkip) }, func(*testing.T, string) {}, false},
-		{"another file of the workspace", func(*sandbox.Profile) {}, func(t *testing.T, w string) { write(t, w+"/other", "x") }, false},
-		{"a secret appears in the view", func(p *sandbox.Profile) { bound(p, "/opt/host/key", sandbox.AbsentSkip) }, func(t *testing.T, _ string) { write(t, secret+"/key", "x") }, true},
-		{"a directory of a secret appears", func(p *sandbox.Profile) { bound(p, "/opt/host/dir/key", sandbox.AbsentSkip) }, func(t *testing.T, _ string) { write(t, secret+"/dir/key", "x") }, true},
+		{"nothing", func(p *sandbox.Profile) { bound(p, "/opt/host/nothing", sandbox.AbsentSkip) }, func(string) {}, false},
+		{"another file of the workspace", func(*sandbox.Profile) {}, func(w string) { write(t, w+"/other", "x") }, false},
+		{"a secret appears in the view", func(p *sandbox.Profile) { bound(p, "/opt/host/key", sandbox.AbsentSkip) }, func(string) { write(t, secret+"/key", "x") }, true},
+		{"a directory of a secret appears", func(p *sandbox.Profile) { bound(p, "/opt/host/dir/key", sandbox.AbsentSkip) }, func(string) { write(t, secret+"/dir/key", "x") }, true},
 		{"a denied path appears", func(p *sandbox.Profile) {
 			p.Deny = append(p.Deny, sandbox.Deny{Path: "/proj/later", Absent: sandbox.AbsentCheck})
-		}, func(t *testing.T, w string) { write(t, w+"/later", "x") }, true},
+		}, func(w string) { write(t, w+"/later", "x") }, true},
 		{"a placeholder is taken away", func(p *sandbox.Profile) {
 			p.Deny = append(p.Deny, sandbox.Deny{Path: "/proj/held", Absent: sandbox.AbsentPlaceholder})
-		}, func(t *testing.T, w string) { remove(t, w+"/held") }, true},
+		}, func(w string) { remove(t, w+"/held") }, true},
 		{"a file with a rule of its own appears", func(p *sandbox.Profile) {
 			p.Landlock.Rules = append(p.Landlock.Rules, sandbox.Rule{Path: "/proj/out", Access: "rw"})
-		}, func(t *testing.T, w string) { write(t, w+"/out/x", "x") }, true},
+		}, func(w string) { write(t, w+"/out/x", "x") }, true},
 		{"a file of the view is another", func(p *sandbox.Profile) {
 			p.View = append(p.View, sandbox.Entry{Kind: sandbox.EntryBind, Path: "/opt/f", Source: secret + "/f"})
-		}, func(t *testing.T, _ string) {
+		}, func(string) {
 			remove(t, secret+"/f")
 			write(t, secret+"/f2", "y")
 			move(t, secret+"/f2", secret+"/f")
@@ -153,7 +153,7 @@ func TestPreparedStale(t *testing.T) {
 			s, d := b.inWork(p, w, "true")
 			r := b.prepare(s, d)
 			until(t, "the target to be in its cgroup", func() bool { return onlyPid(t, jobOf(b, s)) > 0 })
-			tt.change(t, w)
+			tt.change(w)
 			ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 			defer cancel()
 			pen, err := r.Launch(ctx, s.Command)

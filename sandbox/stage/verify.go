@@ -229,11 +229,7 @@ func (l *launcher) control(n sandbox.Need, e *sandbox.Enforcement, t *mountTable
 		shown(err == nil, sandbox.ProofMount, fmt.Sprint(err))
 	case sandbox.ControlLandlock:
 		off = off && l.m.ruleset == nil
-		lack := "no act was refused that it must refuse"
-		if l.m.ruleset == nil {
-			lack = "this host has no Landlock"
-		}
-		shown(l.m.ruleset != nil && l.canaries.Landlock, sandbox.ProofCanary, lack)
+		shown(l.m.ruleset != nil && l.canaries.Landlock, sandbox.ProofCanary, l.landlockLack())
 	case sandbox.ControlSeccomp:
 		shown(e.Seccomp.FilterHash != "", sandbox.ProofCanary, "no filter is in force")
 	case sandbox.ControlCaps:
@@ -260,6 +256,13 @@ func (l *launcher) control(n sandbox.Need, e *sandbox.Enforcement, t *mountTable
 		c.State, c.ProvedBy, c.Detail = sandbox.StateOff, "", ""
 	}
 	return c, true
+}
+
+func (l *launcher) landlockLack() string {
+	if l.m.ruleset == nil {
+		return "this host has no Landlock"
+	}
+	return "what it must refuse was not tried"
 }
 
 // ownNet reports whether a network namespace is the pen's own.

@@ -135,7 +135,7 @@ func (s *Session) Serve(ctx context.Context) {
 		}
 	}
 	s.close()
-	s.unready()
+	s.unready() //nolint:contextcheck // what it undoes outlives every call
 	s.wg.Wait()
 	s.flush()
 	s.out.end()

@@ -130,7 +130,7 @@ func interleave(ctx context.Context, rounds int, cs []contender) ([]samples, err
 			if round >= warm {
 				out[i] = append(out[i], took)
 			}
-			time.Sleep(settle)
+			time.Sleep(settle) //nolint:forbidigo // see settle
 		}
 		if err := ctx.Err(); err != nil {
 			return nil, err

@@ -50,7 +50,7 @@ func spawnSteps(ctx context.Context, o options, d *daemon, ready bool) error {
 		if _, _, _, err := once(ctx); err != nil {
 			return errors.Join(err, c.Close())
 		}
-		time.Sleep(settle)
+		time.Sleep(settle) //nolint:forbidigo // see settle
 	}
 	return errors.Join(c.Shutdown(ctx, time.Second), c.Close())
 }
