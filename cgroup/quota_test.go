@@ -17,7 +17,8 @@ func TestUsage(t *testing.T) {
 	l := NoLimits()
 	l.CPU = 0.2
 	j := newJob(t, b, l)
-	cmd := start(t, j, "while :; do :; done")
+	// What a process had before it joined is charged where it came from, so it takes some here.
+	cmd := start(t, j, `x=$(head -c 1000000 /dev/zero | tr "\0" x); while :; do :; done`)
 	_, lacks := b.Lacks()[ControllerCPU]
 	until(t, "the job to be throttled", func() bool { u, err := j.Usage(); return err == nil && u.CPUUser > 0 && (lacks || u.Throttled > 0) })
 	if err := cmd.Process.Kill(); err != nil {
