@@ -12,7 +12,7 @@ MANDIR   := $(DESTDIR)$(PREFIX)/share/man
 DOCDIR   := $(DESTDIR)$(PREFIX)/share/doc/pinfold
 CONFDIR  := $(DESTDIR)/etc/pinfold
 
-.PHONY: all build test demo bench fuzz lint fmt fmt-check vet install clean
+.PHONY: all build test test-vm demo bench fuzz lint fmt fmt-check vet install clean
 
 all: build
 
@@ -23,6 +23,10 @@ build:
 # Every test, then the leftover check. What this host cannot run is listed with the reason.
 test:
 	test/run
+
+# The tests that depend on the kernel, on Debian's kernels in QEMU, with systemd: docs/kernels.md.
+test-vm: build
+	test/vm/run
 
 # Commands through a private daemon with the embedded policy. Exit 4: this host lacks a control.
 demo: build
