@@ -64,7 +64,7 @@ type Launched struct {
 	Pid         int         `json:"pid"`
 	Enforcement Enforcement `json:"enforcement"`
 	Laps        []Lap       `json:"laps,omitzero"` // where Command.Timed asked for them
-	Files       []string    `json:"files"`         // what each descriptor is: init, target, status, stdin, stdout, stderr, pty, relay
+	Files       []string    `json:"files"`         // what each descriptor is: init, target, status, stdin, stdout, stderr, pty, relay, gate
 }
 
 // The descriptors of a Launched.
@@ -77,6 +77,7 @@ const (
 	FileStderr = "stderr" // read end
 	FilePTY    = "pty"    // master
 	FileRelay  = "relay"  // with a terminal: write end of the relay pipe
+	FileGate   = "gate"   // write end of the last gate
 )
 
 // Launch builds a pen and brings its target to the last gate, where it waits to
@@ -193,7 +194,7 @@ func byName(names []string, files []*os.File) (map[string]*os.File, error) {
 	for i, n := range names {
 		m[n] = files[i]
 	}
-	for _, n := range []string{FileInit, FileTarget, FileStatus, FileStdout} {
+	for _, n := range []string{FileInit, FileTarget, FileStatus, FileStdout, FileGate} {
 		if m[n] == nil {
 			return nil, fmt.Errorf("cannot launch: the stage sent no %s descriptor", n)
 		}

@@ -35,7 +35,7 @@ type Pen struct {
 // Start opens the gate and returns once the target's program runs. If the exec
 // fails, the error is a *StepError and nothing is left of the pen.
 func (p *Pen) Start(ctx context.Context) (*Process, error) {
-	if _, err := p.stage.ask(ctx, stagewire.OpStart, stagewire.Pen{Pen: p.id}, nil, dropAnswer); err != nil {
+	if err := p.open(); err != nil {
 		return nil, errors.Join(err, p.Abort(context.WithoutCancel(ctx)))
 	}
 	q, err := p.process()
@@ -54,6 +54,27 @@ func (p *Pen) Start(ctx context.Context) (*Process, error) {
 		}
 	}
 	return nil, errors.Join(err, q.end(context.WithoutCancel(ctx)))
+}
+
+// open lets the target through its last gate. The stage has ended every pen that was
+// not started when it is gone.
+func (p *Pen) open() error {
+	gate := p.files[FileGate]
+	if gate == nil {
+		return errors.New("cannot start: the pen was started or ended before")
+	}
+	delete(p.files, FileGate)
+	defer linux.CloseAll(gate)
+	select {
+	case <-p.stage.done:
+		return ErrStageGone
+	default:
+	}
+	err := linux.WriteNumber(linux.FD(gate), []byte{1})
+	if errors.Is(err, syscall.EPIPE) { // what ended it says why on the status socket
+		return nil
+	}
+	return err
 }
 
 func (p *Pen) stepError(ctx context.Context, f launch.Failed) error {

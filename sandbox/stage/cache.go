@@ -10,6 +10,7 @@ import (
 	"pinfold/sandbox"
 	"pinfold/sandbox/internal/filter"
 	"pinfold/sandbox/internal/image"
+	"pinfold/sandbox/internal/linux"
 	"pinfold/sandbox/internal/stagewire"
 )
 
@@ -39,6 +40,7 @@ type variant struct {
 	files []int
 	prog  *image.Program
 	image *os.File
+	id    sandbox.Identity // of the image
 }
 
 type profiles struct {
@@ -210,7 +212,11 @@ func (s *server) programOf(p *profile, b sandbox.Build) (*variant, error) {
 	if err != nil {
 		return nil, failed("write the image", err)
 	}
-	v := &variant{join: b.Join, files: b.AttachFiles, prog: prog, image: img}
+	st, err := linux.Stat(img)
+	if err != nil {
+		return nil, failed("look at the image", errors.Join(err, img.Close()))
+	}
+	v := &variant{join: b.Join, files: b.AttachFiles, prog: prog, image: img, id: idOf(st)}
 	if len(p.variants) < maxVariants {
 		p.variants = append(p.variants, v)
 	}

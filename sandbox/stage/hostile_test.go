@@ -15,6 +15,8 @@ type hostile struct {
 	conn *os.File
 	peer *os.File // a connection of this process's own: of root
 	buf  []byte
+
+	files int // that came with the last answer
 }
 
 func newHostile(tb testing.TB) *hostile {
@@ -68,6 +70,7 @@ func (h *hostile) send(tb testing.TB, data []byte) stagewire.Message {
 		tb.Fatal(err)
 	}
 	m, files, err := stagewire.Receive(h.conn, h.buf)
+	h.files = len(files)
 	linux.CloseAll(files...)
 	if err != nil {
 		tb.Fatalf("answer to %.200q = %v; want one", data, err)

@@ -339,7 +339,7 @@ func (l *launcher) start() error {
 		return errors.Join(failed("watch PID 1", err), syscall.Kill(pid, syscall.SIGKILL), reapPid(pid))
 	}
 	l.pid, l.net = pid, net
-	l.pen = &pen{pidfd: poll, prog: l.v.prog, made: l.m.made, watches: l.m.watches, gate: l.gate2, gone: make(chan struct{})}
+	l.pen = &pen{pidfd: poll, prog: l.v.prog, made: l.m.made, watches: l.m.watches, gate: l.gate2, image: l.v.id, gone: make(chan struct{})}
 	l.m.made, l.m.watches = nil, nil
 	l.started = true
 	l.s.pens.add(l.pen)
@@ -410,16 +410,20 @@ func (l *launcher) end() error {
 func (l *launcher) answer(e sandbox.Enforcement) (any, []int, error) {
 	a := sandbox.Launched{Pen: l.pen.id, InitPid: l.pid, Pid: l.target, Enforcement: e, Laps: l.laps.All()}
 	err := l.processes()
+	var n int
 	if err == nil {
-		var d int
-		if d, err = linux.DupNumber(l.status); err == nil {
-			l.give(sandbox.FileStatus, d)
+		if n, err = linux.DupNumber(l.status); err == nil {
+			l.give(sandbox.FileStatus, n)
+		}
+	}
+	if err == nil {
+		if n, err = l.pen.hand(l.target); err == nil {
+			l.give(sandbox.FileGate, n)
 		}
 	}
 	if err != nil {
 		return nil, nil, errors.Join(failed("take the pen's descriptors", err), l.end())
 	}
-	l.pen.prove()
 	a.Files = l.names
 	out := l.out
 	l.out = nil // the answer's now

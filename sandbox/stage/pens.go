@@ -7,6 +7,8 @@ import (
 	"sync"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
 	"pinfold/sandbox"
 	"pinfold/sandbox/internal/image"
 	"pinfold/sandbox/internal/linux"
@@ -33,10 +35,12 @@ type pen struct {
 	watches  []*watch            // guarded by watching; nil once the pen is gone
 	changed  []sandbox.DenyEvent // what was seen last, guarded by watching
 
+	image sandbox.Identity // what PID 1 executes
+
 	mu     sync.Mutex
-	gate   *os.File  // write end of the last gate; nil once it is open or shut
+	gate   *os.File  // write end of the last gate; nil once it was handed over or shut
+	target int       // whose gate was handed over; 0: it was not
 	waits  *launcher // of a pen that waits for its command
-	proved bool      // what confines it was read back: its gate may be opened
 	over   bool      // it is gone, and waits for nothing any more
 
 	gone chan struct{} // closed once reaped and cleaned up
@@ -77,7 +81,7 @@ func (s *pens) abandon() {
 	s.mu.Lock()
 	var waiting []*pen
 	for _, p := range s.all {
-		if p.shut() {
+		if p.shut() || p.atGate() {
 			waiting = append(waiting, p)
 		}
 	}
@@ -105,7 +109,7 @@ func (s *server) reap(p *pen) {
 	close(p.gone)
 }
 
-// shut closes the last gate and reports whether it was neither open nor shut.
+// shut closes the last gate and reports whether the stage still had it.
 func (p *pen) shut() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -117,26 +121,36 @@ func (p *pen) shut() bool {
 	return true
 }
 
-// open lets the target through its last gate.
-func (p *pen) open() error {
+// hand gives the last gate of a target away, for which what confines it was read back.
+// Whoever has it now lets the target through with a byte, or ends it with the end of file.
+func (p *pen) hand(target int) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.gate == nil || !p.proved {
-		return refused("the pen waits at no gate")
+	if p.gate == nil || !p.executes(target) {
+		return -1, refused("the pen waits at no gate")
 	}
-	defer func() {
+	n, err := linux.DupNumber(p.gate)
+	if err == nil {
 		linux.CloseAll(p.gate)
-		p.gate = nil
-	}()
-	_, err := p.gate.Write([]byte{1})
-	return err
+		p.gate, p.target = nil, target
+	}
+	return n, err
 }
 
-// prove says that what confines the target at its last gate was read back.
-func (p *pen) prove() {
+// atGate reports whether a target whose gate was handed over has not made its exec.
+func (p *pen) atGate() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.proved = true
+	return p.target != 0 && p.executes(p.target)
+}
+
+// executes reports whether a process of the pen still executes the image.
+func (p *pen) executes(pid int) bool {
+	st, err := linux.StatPath(procPath(pid, "exe"))
+	if errors.Is(err, unix.EACCES) {
+		return true // the image keeps everyone out, and few programs do
+	}
+	return err == nil && idOf(st) == p.image
 }
 
 func (p *pen) kill() error {
@@ -156,14 +170,12 @@ func (s *server) onPen(ctx context.Context, m stagewire.Message) (any, error) {
 	}
 	p := s.pens.get(q.Pen)
 	if p == nil {
-		if m.Op == stagewire.OpStart || m.Op == stagewire.OpStep || m.Op == stagewire.OpDenies {
+		if m.Op == stagewire.OpStep || m.Op == stagewire.OpDenies {
 			return nil, refused("there is no pen %d", q.Pen)
 		}
 		return nil, nil
 	}
 	switch m.Op {
-	case stagewire.OpStart:
-		return nil, p.open()
 	case stagewire.OpStep:
 		return stagewire.Text{Text: p.prog.Step(q.Step), Where: p.prog.Where(q.Step)}, nil
 	case stagewire.OpDenies:

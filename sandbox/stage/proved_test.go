@@ -1,6 +1,7 @@
 package stage
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"testing"
@@ -69,8 +70,8 @@ func ownCgroup(tb testing.TB) string {
 	return base
 }
 
-// TestGateStaysShut: whatever a daemon asks for, nothing runs before what confines it
-// was read back.
+// TestGateStaysShut: the daemon gets the gate with the answer that what confines the
+// target was read back, and not before.
 func TestGateStaysShut(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skipf("needs root: euid is %d", os.Geteuid())
@@ -93,17 +94,12 @@ func TestGateStaysShut(t *testing.T) {
 	}
 	m := ask(stagewire.OpPrepare, stagewire.Launch{Profile: body(s.Profile), Site: body(s.Site)})
 	var pen stagewire.Pen
-	if m.Error != nil || stagewire.Unmarshal(m.Body, &pen) != nil {
-		t.Fatalf("prepare = %+v; want a pen", m.Error)
-	}
-	for range 2 {
-		if m := ask(stagewire.OpStart, pen); m.Error == nil || m.Error.Kind != stagewire.KindRefused {
-			t.Errorf("start before the command = %+v; want a refusal", m)
-		}
+	if m.Error != nil || stagewire.Unmarshal(m.Body, &pen) != nil || h.files != 0 {
+		t.Fatalf("prepare = %+v with %d descriptors; want a pen, and no gate", m.Error, h.files)
 	}
 	c := stagewire.Command{Pen: pen.Pen, Command: body(s.Command)}
-	if m := ask(stagewire.OpCommand, c); m.Error != nil {
-		t.Errorf("command = %+v; want an answer", m.Error)
+	if m := ask(stagewire.OpCommand, c); m.Error != nil || !bytes.Contains(m.Body, []byte(`"gate"`)) {
+		t.Errorf("command = %+v, %s; want the gate with the answer", m.Error, m.Body)
 	}
 	if m := ask(stagewire.OpCommand, c); m.Error == nil || m.Error.Kind != stagewire.KindStale {
 		t.Errorf("a second command = %+v; want that the pen waits for none", m)

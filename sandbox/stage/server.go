@@ -275,7 +275,7 @@ func (s *server) serve(ctx context.Context, m stagewire.Message, files []*os.Fil
 		body, fds, err = s.launch(ctx, m, files)
 	case stagewire.OpCommand:
 		body, fds, err = s.command(ctx, m.Body)
-	case stagewire.OpStart, stagewire.OpAbort, stagewire.OpReaped, stagewire.OpStep, stagewire.OpDenies:
+	case stagewire.OpAbort, stagewire.OpReaped, stagewire.OpStep, stagewire.OpDenies:
 		body, err = s.onPen(ctx, m)
 	case stagewire.OpHello:
 		err = refused("unknown request %q", m.Op)

@@ -152,29 +152,24 @@ func (l *launcher) descriptors() error {
 	if err != nil {
 		return err
 	}
-	own := []string{"0", "1", "2"}
-	closing := map[string]bool{}
+	known := map[string]bool{}
 	for _, n := range []int{
-		image.FDProgram, image.FDDir, image.FDAlive, image.FDStatus, image.FDRuleset, image.FDGate1, image.FDGate2, image.FDCanary,
+		image.FDStdin, image.FDStdout, image.FDStderr, image.FDProgram, image.FDDir, image.FDAlive,
+		image.FDStatus, image.FDRuleset, image.FDGate1, image.FDGate2, image.FDCanary,
 	} {
-		closing[strconv.Itoa(n)] = true
+		known[strconv.Itoa(n)] = true
 	}
 	for _, n := range names {
-		if slices.Contains(own, n) {
-			continue
-		}
-		if !closing[n] {
+		if !known[n] {
 			return fmt.Errorf("descriptor %s is open", n)
 		}
-		b, err := linux.ReadProc(procPath(l.target, "fdinfo/"+n), maxProcFile)
-		if err != nil {
-			return err
-		}
-		if !closesOnExec(string(b)) {
-			return fmt.Errorf("descriptor %s stays open after the exec", n)
-		}
 	}
-	return nil
+	// One step makes all but the streams close with the exec: one of them shows whether it was made.
+	b, err := linux.ReadProc(procPath(l.target, "fdinfo/"+strconv.Itoa(image.FDGate2)), maxProcFile)
+	if err == nil && !closesOnExec(string(b)) {
+		err = errors.New("descriptors stay open after the exec")
+	}
+	return err
 }
 
 // closesOnExec reads the flags of a descriptor from its fdinfo: proc(5).

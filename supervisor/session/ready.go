@@ -129,6 +129,20 @@ func (r *ready) drop(n *readyPen) bool {
 	return true
 }
 
+// prepareAfter is how long a process runs before a pen for the next is built beside it.
+const prepareAfter = 20 * time.Millisecond
+
+// beside waits until building a pen no longer keeps a short process from its end.
+func (p *process) beside() {
+	t := time.NewTimer(prepareAfter)
+	defer t.Stop()
+	select {
+	case <-p.concluded:
+	case <-p.ctx.Done():
+	case <-t.C:
+	}
+}
+
 // prepare makes a pen ready. dir is the workspace among the kind's files, which goes
 // with it; nil: all are the session's.
 func (s *Session) prepare(k *kind, dir *os.File) {

@@ -149,7 +149,10 @@ func (s *Session) launch(p *process, pol *policy.Policy) (*started, *proto.Spawn
 	if s.ready.wants(k) {
 		keep := dir
 		dir = nil
-		s.wg.Go(func() { s.prepare(k, keep) })
+		s.wg.Go(func() {
+			p.beside()
+			s.prepare(k, keep)
+		})
 	}
 	return st, nil
 }

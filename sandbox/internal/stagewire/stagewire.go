@@ -40,7 +40,6 @@ const (
 	OpLaunch      Op = "launch"       // Launch + the caller's connection + attaches
 	OpPrepare     Op = "prepare"      // Launch without Command + the caller's connection + attaches; the answer is a Pen
 	OpCommand     Op = "command"      // Command: what a prepared pen executes; the answer is that of a launch
-	OpStart       Op = "start"        // Pen: open its last gate
 	OpAbort       Op = "abort"        // Pen: end it before its start
 	OpReaped      Op = "reaped"       // Pen: answered once its PID 1 is gone and cleaned up after
 	OpStep        Op = "step"         // Pen and Step: the printed text of a step
