@@ -343,3 +343,16 @@ func TestNearest(t *testing.T) {
 		}
 	}
 }
+
+// TestNameCallers: records and quotas go by a caller's name, so that none has another's.
+func TestNameCallers(t *testing.T) {
+	p := &Policy{callers: []callerRule{{}, {name: "caller 1"}, {name: "x"}, {}}}
+	p.nameCallers()
+	seen := map[string]bool{}
+	for _, c := range p.callers {
+		if c.name == "" || seen[c.name] {
+			t.Errorf("callers are named %+v; want each its own name", p.callers)
+		}
+		seen[c.name] = true
+	}
+}

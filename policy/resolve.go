@@ -85,11 +85,22 @@ func (j *joiner) once(name string, pos Pos, first *Pos) {
 	*first = pos
 }
 
+// nameCallers names those that the policy does not: each as no other, since records and
+// quotas go by the name.
 func (p *Policy) nameCallers() {
+	taken := map[string]bool{}
+	for _, c := range p.callers {
+		taken[c.name] = true
+	}
 	for i := range p.callers {
-		if p.callers[i].name == "" {
-			p.callers[i].name = fmt.Sprintf("caller %d", i+1)
+		if p.callers[i].name != "" {
+			continue
 		}
+		name := fmt.Sprintf("caller %d", i+1)
+		for taken[name] {
+			name = "unnamed " + name
+		}
+		p.callers[i].name, taken[name] = name, true
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net"
 	"os"
@@ -308,6 +309,10 @@ func (d *daemon) serve(ctx context.Context) error {
 		d.log.Warn("cannot tell that the daemon ends, going on", slog.Any("error", err))
 	}
 	err := d.listener.Close()
+	if errors.Is(err, fs.ErrPermission) {
+		d.log.Warn("the socket stays, and the next start replaces it", slog.Any("error", err), slog.String("cure", "put it into a directory of this daemon's user"))
+		err = nil
+	}
 	cancel(errors.New("the daemon ends"))
 	d.wg.Wait()
 	left, lerr := d.cgroups.Leftovers()

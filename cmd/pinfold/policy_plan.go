@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"os/user"
 	"strconv"
 
@@ -142,6 +143,8 @@ func callerNamed(name string) (policy.Caller, error) {
 	u, err := user.Current()
 	if name != "" {
 		u, err = user.Lookup(name)
+	} else if err != nil {
+		return callerUnnamed()
 	}
 	if err != nil {
 		return policy.Caller{}, fail(exitFailed, "getent passwd", errorf("cannot find user %q: %w", name, err))
@@ -162,6 +165,19 @@ func callerNamed(name string) (policy.Caller, error) {
 			continue
 		}
 		caller.GIDs = append(caller.GIDs, uint32(id))
+	}
+	return caller, nil
+}
+
+// callerUnnamed is the present user where this host has no entry for it.
+func callerUnnamed() (policy.Caller, error) {
+	groups, err := os.Getgroups()
+	if err != nil {
+		return policy.Caller{}, errorf("cannot list the groups of uid %d: %w", os.Getuid(), err)
+	}
+	caller := policy.Caller{UID: uint32(os.Getuid()), GID: uint32(os.Getgid()), UnitKnown: true}
+	for _, g := range groups {
+		caller.GIDs = append(caller.GIDs, uint32(g))
 	}
 	return caller, nil
 }

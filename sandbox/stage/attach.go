@@ -66,17 +66,19 @@ func (l *launcher) mount(peer linux.Peer, attach []*os.File) (err error) {
 	if m.view, err = s.holder("/", root); err != nil {
 		return err
 	}
+	m.view.acts = peer
 	for i, a := range p.Attach {
 		h, file, err := s.attach(a, &l.site, i, attach[i])
 		if err != nil {
 			return failed("attach "+a.Path, err)
 		}
+		h.acts = l.ownerOf(a, peer)
 		m.attach = append(m.attach, h)
 		if file {
 			m.files = append(m.files, i)
 		}
 	}
-	d := &denier{s: s, f: &p.Profile, peer: peer, holders: append([]*holder{m.view}, m.attach...), masked: map[string]cover{}, waits: l.c == nil}
+	d := &denier{s: s, f: &p.Profile, holders: append([]*holder{m.view}, m.attach...), masked: map[string]cover{}, waits: l.c == nil}
 	err = d.apply()
 	d.close()
 	m.made, m.watches, m.skipped, m.states, m.masked = d.made, d.watches, d.skipped, d.states, d.masked
@@ -84,6 +86,15 @@ func (l *launcher) mount(peer linux.Peer, attach []*os.File) (err error) {
 		return err
 	}
 	return s.restrict(m, &p.Profile)
+}
+
+// ownerOf is as whom the pen acts on the disk behind an attach: where its uid is not
+// mapped to the caller's, as itself. A scratch workspace is the run uid's own.
+func (l *launcher) ownerOf(a sandbox.Attach, peer linux.Peer) linux.Peer {
+	if a.IDMap || l.site.UID == peer.UID {
+		return peer
+	}
+	return linux.Peer{UID: l.site.UID, GID: l.site.GID}
 }
 
 // holder makes a tree of a detached mount that comes to lie at path. Only a tree

@@ -19,7 +19,8 @@ import (
 type holder struct {
 	path string // where it is in the view
 	tree *tree
-	orig *os.File // the looked-at descriptor of an attach, not idmapped; nil for the view
+	orig *os.File   // the looked-at descriptor of an attach, not idmapped; nil for the view
+	acts linux.Peer // with whose rights placeholders are made in it, and looked for
 	pins map[string]*os.File
 	id   sandbox.Identity
 }
@@ -39,7 +40,6 @@ const (
 type denier struct {
 	s       *server
 	f       *sandbox.Profile
-	peer    linux.Peer
 	holders []*holder // the view is the first
 	masked  map[string]cover
 	states  []sandbox.DenyState
@@ -295,7 +295,7 @@ func (d *denier) absent(y sandbox.Deny, h *holder, at string, cur *os.File, name
 		}
 		orig = o
 	}
-	p, err := d.s.places.hold(orig, name, d.peer)
+	p, err := d.s.places.hold(orig, name, h.acts)
 	if err != nil {
 		return nil, err
 	}
@@ -353,7 +353,7 @@ func (d *denier) watch(y sandbox.Deny, h *holder, at string, cur *os.File, names
 	if root == nil {
 		root, rel = cur, path.Join(names...)
 	}
-	w, err := newWatch(y.Path, root, rel, d.peer, id)
+	w, err := newWatch(y.Path, root, rel, h.acts, id)
 	if err == nil {
 		d.watches = append(d.watches, w)
 	}

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -81,6 +82,23 @@ func TestSocketPaths(t *testing.T) {
 		d.stop()
 		if _, err := os.Lstat(d.sock); err == nil {
 			t.Errorf("the socket is there after the end; want it removed")
+		}
+	})
+	t.Run("in another's directory", func(t *testing.T) {
+		d := prepare(t, "")
+		dir := filepath.Join(d.dir, "theirs")
+		if err := errors.Join(os.Mkdir(dir, 0o755), os.Chown(dir, 65534, 65534)); err != nil {
+			t.Fatal(err)
+		}
+		d.sock = filepath.Join(dir, "s")
+		for range 2 { // the second replaces what the first had to leave
+			if err := d.launch(); err != nil {
+				t.Fatalf("pinfoldd = %v; want it ready\n%s", err, d.log)
+			}
+			if out := runOK(t, d.agent(), shell("echo well")); out != "well\n" {
+				t.Errorf("run = %q; want it well", out)
+			}
+			d.stop() // wants exit 0
 		}
 	})
 	t.Run("in use", func(t *testing.T) {
