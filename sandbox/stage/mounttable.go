@@ -24,9 +24,21 @@ type mountTable struct {
 
 type mountLine struct {
 	dev     string // major:minor
-	options []string
+	options options
 	fstype  string
-	super   []string // options of the file system itself
+	super   options // of the file system itself
+}
+
+// options are a list with commas.
+type options string
+
+func (o options) has(name string) bool {
+	for p := range strings.SplitSeq(string(o), ",") {
+		if p == name {
+			return true
+		}
+	}
+	return false
 }
 
 func readMounts(pid int) (*mountTable, error) {
@@ -36,6 +48,7 @@ func readMounts(pid int) (*mountTable, error) {
 	}
 	t := &mountTable{at: map[string]mountLine{}}
 	h := sha256.New()
+	var seen []byte
 	for line := range strings.SplitSeq(strings.TrimSuffix(string(b), "\n"), "\n") {
 		f := strings.Fields(line)
 		dash := slices.Index(f, "-")
@@ -49,8 +62,12 @@ func readMounts(pid int) (*mountTable, error) {
 		if _, again := t.at[point]; again && point == "/" {
 			return nil, errors.New("the root that PID 1 began in is still mounted")
 		}
-		t.at[point] = mountLine{dev: f[2], options: strings.Split(f[5], ","), fstype: f[dash+1], super: strings.Split(f[len(f)-1], ",")}
-		fmt.Fprintf(h, "%s %s %s %s\n", f[3], f[4], f[5], f[dash+1])
+		t.at[point] = mountLine{dev: f[2], options: options(f[5]), fstype: f[dash+1], super: options(f[len(f)-1])}
+		seen = append(seen[:0], f[3]...)
+		for _, s := range []string{f[4], f[5], f[dash+1]} {
+			seen = append(append(seen, ' '), s...)
+		}
+		h.Write(append(seen, '\n'))
 	}
 	t.hash = hex.EncodeToString(h.Sum(nil))
 	return t, nil
@@ -80,11 +97,11 @@ func unescape(s string) string {
 // does not name so, and a mask on every denied path.
 func (t *mountTable) check(l *launcher) error {
 	root, ok := t.at["/"]
-	if !ok || root.fstype != "tmpfs" || !slices.Contains(root.options, "ro") {
+	if !ok || root.fstype != "tmpfs" || !root.options.has("ro") {
 		return errors.New("its root is not the view")
 	}
 	for point, m := range t.at {
-		if !slices.Contains(m.options, "nosuid") {
+		if !m.options.has("nosuid") {
 			return fmt.Errorf("the mount %s has no nosuid", point)
 		}
 	}
@@ -93,7 +110,7 @@ func (t *mountTable) check(l *launcher) error {
 	}
 	mask := fmt.Sprintf("%d:%d", unix.Major(l.s.masks.dev), unix.Minor(l.s.masks.dev))
 	for p, c := range l.m.masked {
-		if m := t.at[p]; c == coverMask && m.dev != mask || c == coverReadOnly && !slices.Contains(m.options, "ro") {
+		if m := t.at[p]; c == coverMask && m.dev != mask || c == coverReadOnly && !m.options.has("ro") {
 			return fmt.Errorf("the denied path %s is not held", p)
 		}
 	}
@@ -114,7 +131,7 @@ func (t *mountTable) has(point, fstype string, options ...string) error {
 		return fmt.Errorf("on %s is %s, not %s", point, m.fstype, fstype)
 	}
 	for _, o := range options {
-		if !slices.Contains(m.options, o) {
+		if !m.options.has(o) {
 			return fmt.Errorf("the mount %s is not %s", point, o)
 		}
 	}
@@ -127,7 +144,7 @@ func (t *mountTable) checkProc(l *launcher) error {
 		return err
 	}
 	if l.p.Proc == sandbox.ProcPids {
-		if !slices.Contains(t.at["/proc"].super, "subset=pid") {
+		if !t.at["/proc"].super.has("subset=pid") {
 			return errors.New("/proc shows more than processes")
 		}
 		return nil
@@ -158,7 +175,7 @@ func (t *mountTable) checkOwn(f *sandbox.Profile) error {
 		page := int64(os.Getpagesize())
 		size := (int64(p.Size) + page - 1) / page * page
 		for _, o := range []string{fmt.Sprintf("size=%dk", size>>10), fmt.Sprintf("nr_inodes=%d", p.Inodes)} {
-			if !slices.Contains(t.at[p.Path].super, o) {
+			if !t.at[p.Path].super.has(o) {
 				return fmt.Errorf("the memory file system %s is not %s", p.Path, o)
 			}
 		}
