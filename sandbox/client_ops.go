@@ -61,6 +61,7 @@ func (s *Stage) DropScratch(ctx context.Context, name string) error {
 type Launched struct {
 	Pen         uint64      `json:"pen"`
 	InitPid     int         `json:"init_pid"`
+	InitUID     uint32      `json:"init_uid,omitzero"` // what PID 1 is to have become once the target runs; 0: cannot be told apart
 	Pid         int         `json:"pid"`
 	Enforcement Enforcement `json:"enforcement"`
 	Laps        []Lap       `json:"laps,omitzero"` // where Command.Timed asked for them
@@ -101,7 +102,7 @@ func (s *Stage) Launch(ctx context.Context, conn *os.File, spec Spec, attach []*
 
 // pen takes over what was launched.
 func (s *Stage) pen(ctx context.Context, spec Spec, l Launched, files []*os.File) (p *Pen, err error) {
-	p = &Pen{stage: s, id: l.Pen, InitPid: l.InitPid, Pid: l.Pid, Enforcement: l.Enforcement, Laps: l.Laps, program: spec.Command.Program}
+	p = &Pen{stage: s, id: l.Pen, InitPid: l.InitPid, initUID: l.InitUID, Pid: l.Pid, Enforcement: l.Enforcement, Laps: l.Laps, program: spec.Command.Program}
 	p.files, err = byName(l.Files, files)
 	if err == nil && s.v2() != "" {
 		p.job = filepath.Join(s.v2(), spec.Site.Cgroup, "job")

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"pinfold/sandbox/internal/image"
 	"pinfold/sandbox/internal/launch"
 	"pinfold/sandbox/internal/linux"
@@ -27,6 +29,7 @@ type Pen struct {
 
 	stage   *Stage
 	id      uint64
+	initUID uint32 // what PID 1 is to become
 	program string // path inside the pen
 	job     string // directory of the job cgroup in v2, or ""
 	files   map[string]*os.File
@@ -42,11 +45,13 @@ func (p *Pen) Start(ctx context.Context) (*Process, error) {
 	if err != nil {
 		return nil, errors.Join(err, p.Abort(context.WithoutCancel(ctx)))
 	}
-	r, err := q.next(ctx)
+	r, from, err := q.next(ctx)
 	if err == nil {
 		switch r := r.(type) {
 		case launch.Started:
-			return q, nil
+			if err = p.dropped(from); err == nil {
+				return q, nil
+			}
 		case launch.Failed:
 			err = p.stepError(context.WithoutCancel(ctx), r)
 		default:
@@ -75,6 +80,18 @@ func (p *Pen) open() error {
 		return nil
 	}
 	return err
+}
+
+// dropped checks what the kernel says of PID 1, which tells of the start only once it
+// has given up what it had.
+func (p *Pen) dropped(c *unix.Ucred) error {
+	if p.initUID == 0 {
+		return nil
+	}
+	if c == nil || c.Uid != p.initUID || c.Gid != p.initUID || int(c.Pid) != p.InitPid {
+		return fmt.Errorf("cannot start: PID 1 of the pen is %+v, not %d as uid and gid %d: it has kept more than it may", c, p.InitPid, p.initUID)
+	}
+	return nil
 }
 
 func (p *Pen) stepError(ctx context.Context, f launch.Failed) error {
@@ -149,8 +166,9 @@ type Process struct {
 	released bool
 }
 
-// next takes one record from PID 1; the caller is the only reader.
-func (p *Process) next(ctx context.Context) (launch.Record, error) {
+// next takes one record from PID 1, with what the kernel says of its sender; the caller
+// is the only reader.
+func (p *Process) next(ctx context.Context) (launch.Record, *unix.Ucred, error) {
 	ran := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(ran)
@@ -164,17 +182,18 @@ func (p *Process) next(ctx context.Context) (launch.Record, error) {
 			err = e
 		}
 		if err != nil && ctx.Err() != nil {
-			return nil, ctx.Err()
+			return nil, nil, ctx.Err()
 		}
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) {
-		return nil, ErrLost
+		return nil, nil, ErrLost
 	}
 	if err != nil {
-		return nil, fmt.Errorf("cannot read the record of PID 1: %w", err)
+		return nil, nil, fmt.Errorf("cannot read the record of PID 1: %w", err)
 	}
 	linux.CloseAll(m.Files...)
-	return launch.DecodeRecord(m.Data)
+	r, err := launch.DecodeRecord(m.Data)
+	return r, m.Cred, err
 }
 
 // Wait returns the target's end as PID 1 reported it. It may be called again and
@@ -187,7 +206,7 @@ func (p *Process) Wait(ctx context.Context) (Status, error) {
 	}
 	defer func() { <-p.reading }()
 	for p.ended == nil {
-		r, err := p.next(ctx)
+		r, _, err := p.next(ctx)
 		if err != nil {
 			return Status{}, err
 		}

@@ -409,6 +409,9 @@ func (l *launcher) end() error {
 // answer adds the descriptors of the processes and says what was launched.
 func (l *launcher) answer(e sandbox.Enforcement) (any, []int, error) {
 	a := sandbox.Launched{Pen: l.pen.id, InitPid: l.pid, Pid: l.target, Enforcement: e, Laps: l.laps.All()}
+	if l.s.rootless == nil {
+		a.InitUID = l.s.initUID()
+	}
 	err := l.processes()
 	var n int
 	if err == nil {
