@@ -113,8 +113,8 @@ type contender struct {
 }
 
 // settle is the pause after each sample: what a contender leaves to be done (removing a
-// pen, making the next one ready) is in nobody's time but its own.
-const settle = 20 * time.Millisecond
+// pen, making the next one ready, together 4 to 8 ms) is in nobody's time but its own.
+const settle = 10 * time.Millisecond
 
 // interleave takes rounds samples of each contender, one of each in turn, after a
 // few that do not count.
