@@ -21,23 +21,31 @@ type watch struct {
 	rel  string   // below root
 	peer linux.Peer
 	id   sandbox.Identity // of the placeholder; zero: nothing was there
+	held *os.File         // the placeholder, so that no other gets its inode number meanwhile
 }
 
-// newWatch keeps a second descriptor of root.
+// newWatch keeps a second descriptor of root, and one of the placeholder. Where that is
+// gone or another already, the look says so.
 func newWatch(path string, root *os.File, rel string, peer linux.Peer, id sandbox.Identity) (*watch, error) {
 	d, err := linux.Dup(root)
 	if err != nil {
 		return nil, err
 	}
-	return &watch{path: path, root: d, rel: rel, peer: peer, id: id}, nil
+	w := &watch{path: path, root: d, rel: rel, peer: peer, id: id}
+	if id != (sandbox.Identity{}) {
+		if f, now, err := w.open(); err == nil && now == id {
+			w.held = f
+		} else {
+			linux.CloseAll(f)
+		}
+	}
+	return w, nil
 }
 
 // look says what happened to the path since; "" when nothing did.
 func (w *watch) look() sandbox.DenyChange {
-	id, err := w.find()
-	if errors.Is(err, unix.EACCES) { // a file system of its own may know its owner alone: mount.fuse3(8)
-		err = linux.AsPeer(w.peer, func() (err error) { id, err = w.find(); return })
-	}
+	f, id, err := w.open()
+	linux.CloseAll(f)
 	there := err == nil || errors.Is(err, unix.ELOOP) // a symlink on the way is none that we left
 	absent := gone(err)
 	switch held := w.id != (sandbox.Identity{}); {
@@ -53,14 +61,20 @@ func (w *watch) look() sandbox.DenyChange {
 	return ""
 }
 
-func (w *watch) find() (sandbox.Identity, error) {
-	f, err := linux.OpenAt(w.root, w.rel, unix.O_PATH|unix.O_NOFOLLOW, linux.Beneath)
-	if err != nil {
-		return sandbox.Identity{}, err
+// open opens what is at the path now.
+func (w *watch) open() (f *os.File, id sandbox.Identity, err error) {
+	f, err = linux.OpenAt(w.root, w.rel, unix.O_PATH|unix.O_NOFOLLOW, linux.Beneath)
+	if errors.Is(err, unix.EACCES) { // a file system of its own may know its owner alone: mount.fuse3(8)
+		err = linux.AsPeer(w.peer, func() (err error) {
+			f, err = linux.OpenAt(w.root, w.rel, unix.O_PATH|unix.O_NOFOLLOW, linux.Beneath)
+			return err
+		})
 	}
-	defer linux.CloseAll(f)
+	if err != nil {
+		return nil, sandbox.Identity{}, err
+	}
 	st, err := linux.Stat(f)
-	return idOf(st), err
+	return f, idOf(st), err
 }
 
 // lookAll looks for every path, and names each once.
@@ -77,7 +91,7 @@ func lookAll(all []*watch) []sandbox.DenyEvent {
 
 func closeWatches(all []*watch) {
 	for _, w := range all {
-		linux.CloseAll(w.root)
+		linux.CloseAll(w.root, w.held)
 	}
 }
 

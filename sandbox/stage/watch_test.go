@@ -43,6 +43,8 @@ func TestDenies(t *testing.T) {
 		{name: "placeholder removed outside", path: "/proj/a/b", absent: place, outside: func(w string) { must(os.Remove(w + "/a")) }, want: sandbox.DenyRemoved},
 		{name: "placeholder renamed outside", path: "/proj/a", absent: place, outside: func(w string) { must(os.Rename(w+"/a", w+"/b")) }, want: sandbox.DenyRemoved},
 		{name: "placeholder replaced outside", path: "/proj/a", absent: place, outside: func(w string) { must(os.Rename(w+"/a", w+"/b")); write(t, w+"/a", "x") }, want: sandbox.DenyReplaced},
+		// ext4 gives the next directory the inode number of the one that is gone.
+		{name: "placeholder made again outside", path: "/proj/a", absent: place, outside: func(w string) { must(os.Remove(w + "/a")); must(os.Mkdir(w+"/a", 0o555)) }, want: sandbox.DenyReplaced},
 		{name: "file on the way held", path: "/proj/f/x", absent: place, before: func(w string) { write(t, w+"/f", "") }, script: "rm -f f; mv f g; test -f f"},
 	}
 	for _, tt := range tests {
