@@ -62,6 +62,7 @@ func TestUsageErrors(t *testing.T) {
 		{[]string{"run", "--nope"}, result{125, "", "pinfold run: unknown flag: --nope\n  try: pinfold run --help\n"}},
 		{[]string{"run"}, result{125, "", "pinfold run: cannot run nothing: no command given\n  try: pinfold run -- ls -l\n"}},
 		{[]string{"run", "--timeout", "soon", "--", "x"}, result{125, "", "pinfold run: invalid argument \"soon\" for \"--timeout\" flag: time: invalid duration \"soon\"\n  try: pinfold run --help\n"}},
+		{[]string{"doctor", "--attack", "--limit", "soon"}, result{2, "", "pinfold doctor: invalid argument \"soon\" for \"--limit\" flag: time: invalid duration \"soon\"\n  try: pinfold doctor --help\n"}},
 		{[]string{"policy", "check", "/nonexistent/p.yaml"}, result{1, "", "pinfold policy check: cannot read policy /nonexistent/p.yaml: no such file or directory\n  try: ls -l /nonexistent/p.yaml\n"}},
 		{[]string{"ps", "--socket", "/nonexistent/s"}, result{1, "", "pinfold ps: cannot connect to /nonexistent/s: no such file or directory\n  try: systemctl start pinfoldd.socket, or --socket PATH\n"}},
 	}

@@ -22,8 +22,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// attackLimit is how long all attacks together may take; a pen that does not end by
-// then is a failure of the command.
+// attackLimit is how long all attacks together may take unless --limit says so; a pen
+// that does not end by then is a failure of the command.
 const attackLimit = 30 * time.Second
 
 // Formats of the report.
@@ -40,6 +40,7 @@ type attackFlags struct {
 	format  string
 	socket  string
 	files   []string
+	limit   time.Duration
 }
 
 func (a *attackFlags) flags(c *cli, cmd *cobra.Command) {
@@ -49,6 +50,7 @@ func (a *attackFlags) flags(c *cli, cmd *cobra.Command) {
 	f.StringVar(&a.format, "format", formatText, "print the attacks as `FORMAT`: text, json or junit")
 	f.StringVar(&a.socket, "socket", c.defaultSocket(), "the daemon's socket `PATH`; a private daemon is started where there is none, or where it may not start this program")
 	f.StringArrayVar(&a.files, "policy", nil, "attack under this policy `FILE` with a private daemon; may be repeated")
+	f.DurationVar(&a.limit, "limit", attackLimit, "fail when the attacks have not ended after `DURATION`")
 }
 
 // ground is a pen under attack: the session in which it is made, and what was decided.
@@ -71,7 +73,7 @@ func (c *cli) doctorAttack(ctx context.Context, a attackFlags) (err error) {
 		return usage(errorf("cannot use --format %q: want text, json or junit", a.format))
 	}
 	began := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, attackLimit)
+	ctx, cancel := context.WithTimeout(ctx, a.limit)
 	defer cancel()
 	g, err := c.groundFor(ctx, a)
 	if err != nil {
