@@ -210,6 +210,9 @@ func TestDenyMounts(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = pin.Close() })
+		if err := linux.SetMount(pin, linux.One, linux.Attr{Private: true}); err != nil {
+			t.Fatal(err)
+		}
 		s.Files[image.FDAttach+1] = linux.FD(pin)
 		s.Files[image.FDAttach+2] = linux.FD(mask(t))
 	}

@@ -194,7 +194,11 @@ func startPen(tb testing.TB, c penConfig, b Build, prog *image.Program, im *os.F
 		tb.Fatal(err)
 	}
 	wd := their(must(os.Open(p.work)))
-	files[image.FDAttach] = linux.FD(their(must(linux.CloneMount(wd, linux.One))))
+	work := their(must(linux.CloneMount(wd, linux.One)))
+	if err := linux.SetMount(work, linux.One, linux.Attr{Private: true}); err != nil { // as the stage does: the host's may be shared
+		tb.Fatal(err)
+	}
+	files[image.FDAttach] = linux.FD(work)
 	canary := their(testCanary(tb))
 	files[image.FDCanary] = linux.FD(canary)
 	if b.LandlockABI > 0 {
