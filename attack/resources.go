@@ -49,7 +49,7 @@ func resources() []Attack {
 			defer func() { _ = unix.Close(fd) }()
 			return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 1<<28)
 		}},
-		only(Little, Attack{ID: "socket-memory", Layer: Cgroup, Tries: "keep 144 MB in sockets", Want: []string{"dropped"}, Harmful: "it takes the host's memory", Control: user(), try: hoards}),
+		only(Little, Attack{ID: "socket-memory", Layer: Cgroup, Tries: "keep 144 MB in sockets", Want: []string{"dropped", "SIGKILL"}, Harmful: "it takes the host's memory", Alone: true, Control: user(), try: hoards}),
 		only(Little, Attack{ID: "memory", Layer: Cgroup, Tries: "use 256 MiB", Want: []string{"SIGKILL"}, Harmful: "it takes the host's memory", Alone: true, Control: user(), try: eats}),
 		only(Little, Attack{ID: "tmp-memory", Layer: Cgroup, Tries: "write 256 MiB to /tmp and /dev/shm", Want: []string{"SIGKILL", "ENOSPC"}, Harmful: "it takes the host's memory", Alone: true, Control: no("the host's /tmp may be a disk"), try: writesTmp}),
 		only(PidLimit, Attack{ID: "fork-bomb", Layer: Cgroup, Tries: "fork 1100 times", Want: []string{"EAGAIN"}, Harmful: "it takes the host's processors", Control: user(), try: forks}),

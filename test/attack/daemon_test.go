@@ -41,6 +41,7 @@ profiles:
       read: [ /usr, /bin, /sbin, /lib, /lib32, /lib64, /etc/ssl, /etc/alternatives, BIN/pinfold ]
       write: [ "${workspace}" ]
       tmp: { size: 64MiB, exec: true }
+    timeout: { start: 60s }
   default-root: { extends: default, userns: on, allow_root: true }
   denied:
     extends: default
@@ -54,6 +55,7 @@ profiles:
     exec: listed
     seccomp: strict
     cgroup: { memory: 256MiB, pids: 64 }
+    timeout: { start: 60s }
   strict-root: { extends: strict, userns: on, allow_root: true }
   shared: { extends: default, net: host }
   net-scoped: { extends: default, net: host }

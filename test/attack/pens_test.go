@@ -15,6 +15,10 @@ func pens(t *testing.T, work string) []pen {
 	usual := []attack.Need{attack.NetNone, attack.OwnHome, attack.PidLimit, attack.FileLimit}
 	free := append([]attack.Need{attack.NotRoot}, usual...)
 	strict := []attack.Need{attack.ExecListed, attack.Strict}
+	shared := []attack.Need{attack.NetHost}
+	if scopes(t) {
+		shared = append(shared, attack.Scoped)
+	}
 	mine := func() string { return workspace(t, work, ordinary) }
 	return []pen{
 		{name: "default", uid: ordinary, profile: "default", work: mine(), has: free},
@@ -26,7 +30,7 @@ func pens(t *testing.T, work string) []pen {
 		{name: "denied paths", uid: ordinary, profile: "denied", work: mine(), has: []attack.Need{attack.Denies}},
 		{name: "denied paths, dynamic uid", uid: ordinary, profile: "mapped", work: mine(), has: []attack.Need{attack.Denies}},
 		{name: "little memory", uid: ordinary, profile: "small", work: mine(), has: []attack.Need{attack.Little}},
-		{name: "the host's network", uid: ordinary, profile: "shared", work: mine(), has: []attack.Need{attack.NetHost, attack.Scoped}},
+		{name: "the host's network", uid: ordinary, profile: "shared", work: mine(), has: shared},
 	}
 }
 
@@ -87,6 +91,8 @@ func TestAttacks(t *testing.T) {
 		switch {
 		case made[a.ID]:
 			count++
+		case slices.Contains(a.Needs, attack.Scoped) && !scopes(t):
+			t.Logf("%s: this kernel's Landlock has no scopes", a.ID)
 		case !absent(a):
 			t.Errorf("%s was made in no pen", a.ID)
 		}

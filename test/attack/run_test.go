@@ -203,6 +203,19 @@ func absent(a attack.Attack) bool {
 	return false
 }
 
+// scopesABI is the first of Landlock that keeps a pen from abstract sockets of others.
+const scopesABI = 6
+
+// scopes says whether the kernel has it. landlock_create_ruleset(2).
+func scopes(t *testing.T) bool {
+	t.Helper()
+	abi, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
+	if errno != 0 {
+		t.Fatalf("landlock_create_ruleset = %v; want its ABI", errno)
+	}
+	return abi >= scopesABI
+}
+
 // workspace makes what the attacks on denied paths need, all of it owned by one uid.
 func workspace(t *testing.T, below string, uid int) string {
 	t.Helper()

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"pinfold/attack"
+	"pinfold/test/testkit"
 )
 
 // TestWeakerPens takes one layer away at a time: the attacks that it held get through,
@@ -34,6 +35,9 @@ func TestWeakerPens(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run("without "+tt.without, func(t *testing.T) {
+			if tt.profile == "net-scoped" {
+				testkit.NeedLandlock(t, scopesABI)
+			}
 			p := pen{name: tt.profile, uid: ordinary, profile: tt.profile, work: workspace(t, work, ordinary)}
 			s := targets(t, d, p.uid).Scene
 			if tt.profile == "files" {
