@@ -17,7 +17,7 @@ func stage() []Attack {
 	add := func(id string, layer Layer, tries string, want []string, c Control, t func(pid int) error) {
 		all = append(all, Attack{ID: id, Layer: layer, Tries: tries, Want: want, Control: c, try: func(s *Scene) error { return t(s.One) }})
 	}
-	for _, f := range []string{"mem", "exe", "root/", "cwd/", "fd", "fd/0", "fd/10", "fdinfo", "environ", "maps", "smaps", "auxv", "io", "stack", "syscall", "personality", "pagemap", "map_files", "ns/mnt", "ns/pid", "ns/net", "ns/user", "timers"} {
+	for _, f := range []string{"mem", "exe", "root/", "cwd/", "fd", "fd/0", "fd/10", "fdinfo", "environ", "maps", "smaps", "auxv", "io", "stack", "syscall", "personality", "pagemap", "map_files", "ns/mnt", "ns/pid", "ns/net", "ns/user"} {
 		c := root()
 		switch f {
 		case "fd/10": // a victim does not have it
@@ -27,6 +27,8 @@ func stage() []Attack {
 		}
 		all = append(all, Attack{ID: "proc-" + slug(f), Layer: IDs, Tries: "open /proc/1/" + f, Want: shut, Control: c, try: opensOf(f, unix.O_RDONLY)})
 	}
+	// Linux 6.1 and 6.12 let everybody read it. PID 1 has no timers that it could tell.
+	all = append(all, Attack{ID: "proc-timers", Layer: IDs, Tries: "read the timers of PID 1", Want: []string{"EACCES", "EPERM", "empty"}, Control: no("the victim has no timers either"), try: readsTimers})
 	for _, f := range []string{"oom_score_adj", "comm", "coredump_filter", "clear_refs", "uid_map", "mem"} {
 		all = append(all, Attack{ID: "proc-write-" + slug(f), Layer: IDs, Tries: "open /proc/1/" + f + " for writing", Want: shut, Control: root(), try: opensOf(f, unix.O_WRONLY)})
 	}
@@ -71,6 +73,14 @@ func stage() []Attack {
 
 func opensOf(name string, flag int) try {
 	return func(s *Scene) error { return open(s.ofOne(name), flag) }
+}
+
+func readsTimers(s *Scene) error {
+	text, err := os.ReadFile(s.ofOne("timers"))
+	if err == nil && len(text) == 0 {
+		err = errors.New("empty")
+	}
+	return err
 }
 
 func enters(s *Scene) error {
