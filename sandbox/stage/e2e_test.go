@@ -35,7 +35,7 @@ const (
 	dynFirst  = 1900000000
 	dynCount  = 1000
 	cgroupV2  = "/sys/fs/cgroup/unified"
-	waitLimit = 20 * time.Second
+	waitLimit = 60 * time.Second // of an emulated host, too
 )
 
 // bench is a stage with cgroups of its own and a caller.
