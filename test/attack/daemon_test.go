@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	ordinary   = 61357 // uid and gid of the ordinary caller
-	patience   = 30 * time.Second
+	ordinary   = 61357           // uid and gid of the ordinary caller
+	patience   = 3 * time.Minute // of an emulated host, too
 	stopLimit  = 20 * time.Second
 	readyLimit = 30 * time.Second
 )
