@@ -2,6 +2,7 @@ package attack
 
 import (
 	"bytes"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -30,9 +31,10 @@ type Targets struct {
 func NewTargets(dir, self string, who *syscall.Credential) (*Targets, error) {
 	t := &Targets{}
 	pid := os.Getpid()
+	word := "pinfold-attack-" + strconv.Itoa(pid) + "-" + rand.Text()
 	t.Scene = Scene{
-		Self: self, File: self, Word: "pinfold-attack-" + strconv.Itoa(pid), View: "/usr", One: 1,
-		Sock: filepath.Join(dir, "target"), Tmp: "/tmp/pinfold-attack-" + strconv.Itoa(pid), Key: 0x70660000 | pid&0xffff,
+		Self: self, File: self, Word: word, View: "/usr", One: 1,
+		Sock: filepath.Join(dir, "target"), Tmp: "/tmp/" + word, Key: 0x70660000 | pid&0xffff,
 	}
 	for _, make := range []func() error{t.loopback, t.sockets, t.segments, t.files, t.terminal, func() error { return t.victimAs(who) }} {
 		if err := make(); err != nil {
@@ -133,15 +135,23 @@ func (t *Targets) segments() error {
 // files lie in the two directories that everybody shares.
 func (t *Targets) files() error {
 	for _, name := range []string{t.Scene.Tmp, "/dev/shm/" + t.Scene.Word} {
-		if err := os.WriteFile(name, []byte("x"), 0o600); err != nil {
+		if err := newFile(name); err != nil {
 			return err
 		}
 		t.later(func() error { return os.Remove(name) })
-		if err := os.Chmod(name, 0o666); err != nil {
-			return err
-		}
 	}
 	return nil
+}
+
+// newFile makes a file for everybody in a directory where everybody may make others:
+// a new one, through no link that somebody has put there, by a name that nobody knows.
+func newFile(name string) error {
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString("x")
+	return errors.Join(err, f.Chmod(0o666), f.Close())
 }
 
 func (t *Targets) terminal() error {
