@@ -6,8 +6,13 @@ package main
 import (
 	"context"
 	"os"
+	"os/signal"
+	"syscall"
 
 	"pinfold/sandbox/stage"
 )
 
-func main() { os.Exit(stage.Run(context.Background(), os.Args[1:], os.Stderr)) }
+func main() {
+	signal.Ignore(syscall.SIGPIPE) // it still has to clean up when nobody reads its errors any more
+	os.Exit(stage.Run(context.Background(), os.Args[1:], os.Stderr))
+}

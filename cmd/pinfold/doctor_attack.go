@@ -8,8 +8,10 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"time"
 
 	"pinfold/attack"
@@ -75,6 +77,8 @@ func (c *cli) doctorAttack(ctx context.Context, a attackFlags) (err error) {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, a.limit)
 	defer cancel()
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP) // what was made is taken away again
+	defer stop()
 	g, err := c.groundFor(ctx, a)
 	if err != nil {
 		return err
