@@ -6,6 +6,7 @@ import (
 	"syscall"
 
 	"pinfold/sandbox/internal/closure"
+	"pinfold/sandbox/internal/linux"
 )
 
 // IdentityOf returns which file an open descriptor is.
@@ -19,6 +20,18 @@ func IdentityOf(f *os.File) (Identity, error) {
 		return Identity{}, fmt.Errorf("cannot look at %s: %w", f.Name(), ErrUnsupported)
 	}
 	return Identity{Dev: st.Dev, Ino: st.Ino}, nil
+}
+
+// MountFacts are which mount a file was reached by, and what that mount lets do.
+type MountFacts struct {
+	ID    uint64
+	Flags int64
+}
+
+// MountOf returns the facts of an open file's mount.
+func MountOf(f *os.File) (MountFacts, error) {
+	m, err := linux.MountOf(f)
+	return MountFacts(m), err
 }
 
 // Closure returns every file that programs need to be executed: themselves,

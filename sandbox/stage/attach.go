@@ -22,7 +22,9 @@ type mounts struct {
 	masked  map[string]cover
 	made    []*place
 	watches []*watch
-	skipped []*watch // of a pen that waits for its command: absent paths that nothing holds
+	pinned  []string // paths that are bound onto themselves
+	walked  []walked // of a pen that waits for its command
+	trail   string   // what was found on those walks
 	ruled   []ruled  // what rules went on that others can change
 	ruleset *os.File
 	abi     int
@@ -78,12 +80,16 @@ func (l *launcher) mount(peer linux.Peer, attach []*os.File) (err error) {
 			m.files = append(m.files, i)
 		}
 	}
-	d := &denier{s: s, f: &p.Profile, holders: append([]*holder{m.view}, m.attach...), masked: map[string]cover{}, waits: l.c == nil}
+	d := &denier{s: s, f: &p.Profile, holders: append([]*holder{m.view}, m.attach...), masked: map[string]cover{}}
 	err = d.apply()
+	m.pinned = d.pinned()
 	d.close()
-	m.made, m.watches, m.skipped, m.states, m.masked = d.made, d.watches, d.skipped, d.states, d.masked
+	m.made, m.watches, m.states, m.masked = d.made, d.watches, d.states, d.masked
 	if err != nil {
 		return err
+	}
+	if l.c == nil {
+		m.walked, m.trail = d.walked, trail(d.walked)
 	}
 	return s.restrict(m, &p.Profile)
 }

@@ -46,8 +46,7 @@ type denier struct {
 	state   sandbox.DenyState // of the path that is being denied
 	made    []*place          // placeholders that this pen needs
 	watches []*watch          // absent paths to look for at its end
-	waits   bool              // the pen has no command yet
-	skipped []*watch          // absent paths to look for when it gets one
+	walked  []walked          // every path that was denied, also where symlinks lead
 }
 
 // apply masks every denied path of the profile, shorter paths first.
@@ -80,6 +79,17 @@ func (d *denier) again(y sandbox.Deny) error {
 	}
 }
 
+// pinned are the paths of all pins.
+func (d *denier) pinned() []string {
+	var out []string
+	for _, h := range d.holders {
+		for here := range h.pins {
+			out = append(out, path.Join(h.path, here))
+		}
+	}
+	return out
+}
+
 func (d *denier) close() {
 	for _, h := range d.holders {
 		for _, p := range h.pins {
@@ -108,6 +118,7 @@ func (d *denier) deny(y sandbox.Deny, p string, links int) error {
 		return fmt.Errorf("%s is itself a mount of the pen", p)
 	}
 	rel := strings.TrimPrefix(strings.TrimPrefix(p, h.path), "/")
+	d.walked = append(d.walked, walked{h, rel})
 	cur, at := h.tree.root, ""
 	names := strings.Split(rel, "/")
 	for i, name := range names {
@@ -275,7 +286,7 @@ func (d *denier) absent(y sandbox.Deny, h *holder, at string, cur *os.File, name
 		d.state.Level = sandbox.LevelBestEffort
 		return nil, d.watch(y, h, at, cur, names, sandbox.Identity{})
 	case sandbox.AbsentSkip:
-		return nil, d.skip(y, h, at, cur, names)
+		return nil, nil
 	case sandbox.AbsentPlaceholder:
 	}
 	orig := h.orig
@@ -328,22 +339,8 @@ func (d *denier) blocked(y sandbox.Deny, h *holder, f *os.File, here string, res
 		_, err := h.pin(f, here)
 		return err
 	case sandbox.AbsentSkip:
-		return d.skip(y, h, "", h.tree.root, append([]string{here}, rest...))
 	}
 	return nil
-}
-
-// skip remembers an absent path of a pen that waits for its command: one that has
-// appeared by then would be masked in a new pen.
-func (d *denier) skip(y sandbox.Deny, h *holder, at string, cur *os.File, names []string) error {
-	if !d.waits {
-		return nil
-	}
-	n := len(d.watches)
-	err := d.watch(y, h, at, cur, names, sandbox.Identity{})
-	d.skipped = append(d.skipped, d.watches[n:]...)
-	d.watches = d.watches[:n]
-	return err
 }
 
 // watch has names below the directory at of h looked for at the end of the pen:

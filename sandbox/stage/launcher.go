@@ -70,7 +70,6 @@ func (l *launcher) close() error {
 	if !l.started {
 		linux.CloseAll(l.gate2)
 	}
-	closeWatches(l.m.skipped)
 	_ = l.m.close() // a tree that could not be taken down is swept at the next start
 	return l.s.profiles.put(l.p)
 }

@@ -114,6 +114,11 @@ func (t *mountTable) check(l *launcher) error {
 			return fmt.Errorf("the denied path %s is not held", p)
 		}
 	}
+	for _, p := range l.m.pinned {
+		if err := t.has(p, ""); err != nil {
+			return fmt.Errorf("the way to a denied path is not held: %w", err)
+		}
+	}
 	st, err := os.Stat(procPath(l.target, "root"))
 	if err != nil || !st.IsDir() {
 		return errors.Join(errors.New("its root cannot be looked at"), err)

@@ -6,6 +6,7 @@ import (
 	"os"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -41,7 +42,8 @@ type pen struct {
 	gate   *os.File  // write end of the last gate; nil once it was handed over or shut
 	target int       // whose gate was handed over; 0: it was not
 	waits  *launcher // of a pen that waits for its command
-	over   bool      // it is gone, and waits for nothing any more
+	expiry *time.Timer
+	over   bool // it is gone, and waits for nothing any more
 
 	gone chan struct{} // closed once reaped and cleaned up
 	err  error         // of that, once gone is closed

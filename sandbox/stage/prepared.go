@@ -3,6 +3,9 @@ package stage
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -70,10 +73,46 @@ func (l *launcher) same() error {
 	if !l.p.current(l.seen) {
 		return errStale
 	}
-	if len(lookAll(l.m.skipped)) > 0 || len(l.pen.denies()) > 0 {
+	if trail(l.m.walked) != l.m.trail || len(l.pen.denies()) > 0 {
 		return errStale
 	}
 	return l.m.sameRules()
+}
+
+// walked is the way to a denied path: below a mount of the pen.
+type walked struct {
+	h   *holder
+	rel string
+}
+
+// trail says what is found on the way to each denied path, masks and pins included, and
+// where it ends. Two walks that find the same give the same.
+func trail(all []walked) string {
+	var b strings.Builder
+	for _, w := range all {
+		cur := w.h.tree.root
+		for name := range strings.SplitSeq(w.rel, "/") {
+			f, err := linux.OpenAt(cur, name, unix.O_PATH|unix.O_NOFOLLOW, linux.Beneath)
+			if cur != w.h.tree.root {
+				linux.CloseAll(cur)
+			}
+			cur = f
+			var st unix.Stat_t
+			if err == nil {
+				st, err = linux.Stat(f)
+			}
+			if err != nil {
+				b.WriteString(linux.ErrnoName(err))
+				break
+			}
+			fmt.Fprintf(&b, "%d:%d:%o ", st.Dev, st.Ino, st.Mode)
+		}
+		if cur != w.h.tree.root {
+			linux.CloseAll(cur)
+		}
+		b.WriteByte('\n')
+	}
+	return b.String()
 }
 
 // ruled is what a Landlock rule below the root of an attach was put on.
@@ -104,16 +143,20 @@ func (m *mounts) sameRules() error {
 	return nil
 }
 
+// maxPreparedTime is how long the stage lets a pen wait for its command, whatever a daemon
+// asks for.
+const maxPreparedTime = 30 * time.Second
+
 // keep makes a pen one that waits for its command; false: there are too many.
 func (s *pens) keep(p *pen, l *launcher) bool {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	n := 0
 	for _, q := range s.all {
 		if q.waiting() {
 			n++
 		}
 	}
-	s.mu.Unlock()
 	if n >= maxPrepared {
 		return false
 	}
@@ -123,6 +166,11 @@ func (s *pens) keep(p *pen, l *launcher) bool {
 		return false // whoever reaped it found no launcher
 	}
 	p.waits = l
+	p.expiry = time.AfterFunc(maxPreparedTime, func() {
+		if p.waiting() {
+			_ = p.kill() // what reaps it cleans up
+		}
+	})
 	return true
 }
 
@@ -138,5 +186,8 @@ func (p *pen) take() *launcher {
 	defer p.mu.Unlock()
 	l := p.waits
 	p.waits = nil
+	if p.expiry != nil {
+		p.expiry.Stop()
+	}
 	return l
 }

@@ -43,7 +43,7 @@ func small(tb testing.TB, program string) sandbox.Spec {
 	return s
 }
 
-// ownCgroup makes a cgroup v2 directory with that of one process.
+// ownCgroup makes a cgroup v2 directory with those of two processes.
 func ownCgroup(tb testing.TB) string {
 	tb.Helper()
 	root := "/sys/fs/cgroup"
@@ -54,7 +54,7 @@ func ownCgroup(tb testing.TB) string {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	dirs := []string{base, base + "/p", base + "/p/init", base + "/p/job"}
+	dirs := []string{base, base + "/p", base + "/p/init", base + "/p/job", base + "/q", base + "/q/init", base + "/q/job"}
 	for _, d := range dirs[1:] {
 		if err := os.Mkdir(d, 0o755); err != nil {
 			tb.Fatal(err)
@@ -96,6 +96,16 @@ func TestGateStaysShut(t *testing.T) {
 	var pen stagewire.Pen
 	if m.Error != nil || stagewire.Unmarshal(m.Body, &pen) != nil || h.files != 0 {
 		t.Fatalf("prepare = %+v with %d descriptors; want a pen, and no gate", m.Error, h.files)
+	}
+	wrong := s.Command
+	wrong.ProgramID.Ino++
+	var other stagewire.Pen
+	s.Site.Cgroup = "q"
+	if m := ask(stagewire.OpPrepare, stagewire.Launch{Profile: body(s.Profile), Site: body(s.Site)}); m.Error != nil || stagewire.Unmarshal(m.Body, &other) != nil {
+		t.Fatalf("prepare = %+v; want a pen", m.Error)
+	}
+	if m := ask(stagewire.OpCommand, stagewire.Command{Pen: other.Pen, Command: body(wrong)}); m.Error == nil || h.files != 0 {
+		t.Errorf("command with another program = %+v with %d descriptors; want neither a proof nor a gate", m.Error, h.files)
 	}
 	c := stagewire.Command{Pen: pen.Pen, Command: body(s.Command)}
 	if m := ask(stagewire.OpCommand, c); m.Error != nil || !bytes.Contains(m.Body, []byte(`"gate"`)) {

@@ -218,6 +218,9 @@ func newServer(ctx context.Context, conn *os.File, c Config) (*server, error) {
 	if s.masks, err = newMasks(s.trees); err != nil {
 		return nil, err
 	}
+	if s.trees.events, err = newMountEvents(); err != nil {
+		return nil, err
+	}
 	if s.rootless == nil {
 		s.nursery = newNursery()
 	}
@@ -247,6 +250,7 @@ func (s *server) sweepTrees() error {
 func (s *server) close() error {
 	err := errors.Join(s.profiles.close(), s.masks.close())
 	s.rootless.close()
+	s.trees.events.close()
 	s.nursery.close()
 	s.idmaps.close()
 	linux.CloseAll(s.null, s.dumpable)

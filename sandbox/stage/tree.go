@@ -28,6 +28,7 @@ type assembler struct {
 	dir      string // private directory of the stage's
 	detached bool
 	owners   *owners
+	events   *mountEvents // nil: nobody counts
 	next     atomic.Uint64
 }
 

@@ -165,11 +165,17 @@ func (l *launcher) descriptors() error {
 		}
 	}
 	// One step makes all but the streams close with the exec: one of them shows whether it was made.
-	b, err := linux.ReadProc(procPath(l.target, "fdinfo/"+strconv.Itoa(image.FDGate2)), maxProcFile)
-	if err == nil && !closesOnExec(string(b)) {
-		err = errors.New("descriptors stay open after the exec")
+	// Those that were opened after it say so themselves.
+	for _, n := range []int{image.FDGate2, image.FDProgram, image.FDDir, image.FDAlive} {
+		b, err := linux.ReadProc(procPath(l.target, "fdinfo/"+strconv.Itoa(n)), maxProcFile)
+		if err == nil && !closesOnExec(string(b)) {
+			err = fmt.Errorf("descriptor %d stays open after the exec", n)
+		}
+		if err != nil {
+			return err
+		}
 	}
-	return err
+	return nil
 }
 
 // closesOnExec reads the flags of a descriptor from its fdinfo: proc(5).

@@ -20,6 +20,8 @@ import (
 type view struct {
 	*tree
 	sources []source
+	events  *mountEvents
+	seen    uint64 // of events, when the mounts of the sources were looked at
 }
 
 // source is what a Source of the host was when the view was built.
@@ -27,6 +29,7 @@ type source struct {
 	path   string
 	follow bool             // a symlink at the end was followed
 	id     sandbox.Identity // zero: it was absent
+	mount  linux.Mount
 	mode   uint32
 	copied bool // and its content must still be that of then
 	state  fileState
@@ -62,8 +65,11 @@ func buildView(a *assembler, f *sandbox.Profile) (*view, error) {
 	if err != nil {
 		return nil, failed("place the view", err)
 	}
-	b := &viewBuilder{v: &view{tree: t}, a: a}
-	if err := b.build(f); err != nil {
+	b := &viewBuilder{v: &view{tree: t, events: a.events}, a: a}
+	if b.v.seen, err = a.events.now(); err == nil { // before anything is looked at
+		err = b.build(f)
+	}
+	if err != nil {
 		return nil, errors.Join(err, t.close())
 	}
 	return b.v, nil
@@ -335,7 +341,11 @@ func (b *viewBuilder) bind(e sandbox.Entry) error {
 			return err
 		}
 	}
-	b.v.sources = append(b.v.sources, source{path: e.Source, follow: e.Follow, id: idOf(st), mode: st.Mode & unix.S_IFMT})
+	by, err := linux.MountOf(src)
+	if err != nil {
+		return err
+	}
+	b.v.sources = append(b.v.sources, source{path: e.Source, follow: e.Follow, id: idOf(st), mode: st.Mode & unix.S_IFMT, mount: by})
 	if st.Mode&unix.S_IFMT == unix.S_IFLNK {
 		to, err := linux.ReadLinkAt(src, "")
 		if err != nil {
@@ -434,9 +444,12 @@ func makeAsOwner(d *os.File, name string) error {
 	return linux.AsPeer(linux.Peer{UID: st.Uid, GID: st.Gid}, func() error { return linux.MkdirAt(d, name, 0o755) })
 }
 
-// fresh reports whether every source is still the file that the view shows, and
-// what was absent still is.
+// fresh reports whether every source is still the file that the view shows, by the same
+// mount, and what was absent still is.
 func (v *view) fresh() bool {
+	if !v.sameMounts() {
+		return false
+	}
 	for _, s := range v.sources {
 		st, err := s.stat()
 		if s.id == (sandbox.Identity{}) {

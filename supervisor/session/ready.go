@@ -2,8 +2,10 @@ package session
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"reflect"
+	"slices"
 	"sync"
 	"time"
 
@@ -21,23 +23,28 @@ import (
 // maxReadyTime is how long a pen waits for a spawn.
 const maxReadyTime = 10 * time.Second
 
+// maxReadyStart is how long a ready pen may take to its last gate: one that somebody has
+// stopped from outside, as its own user may, is left for a new one.
+const maxReadyStart = 500 * time.Millisecond
+
 // kind is what a spawn is but for its command: spawns of one kind need the same pen.
 type kind struct {
 	spec          sandbox.Spec
 	files         []*os.File // of its attaches
+	mounts        []sandbox.MountFacts
 	limits, quota cgroup.Limits
 }
 
 // bare is the kind without what only one spawn has.
 func (k *kind) bare() *kind {
-	b := &kind{spec: k.spec, limits: k.limits, quota: k.quota}
+	b := &kind{spec: k.spec, mounts: k.mounts, limits: k.limits, quota: k.quota}
 	b.spec.Command = sandbox.Command{} // may hold secrets
 	return b
 }
 
 // like reports whether both are one kind.
 func (k *kind) like(o *kind) bool {
-	return o != nil && k.limits == o.limits && k.quota == o.quota && sameSite(k.spec.Site, o.spec.Site) && reflect.DeepEqual(k.spec.Profile, o.spec.Profile)
+	return o != nil && k.limits == o.limits && k.quota == o.quota && slices.Equal(k.mounts, o.mounts) && sameSite(k.spec.Site, o.spec.Site) && reflect.DeepEqual(k.spec.Profile, o.spec.Profile)
 }
 
 // sameSite compares all but the cgroup, which each pen has for itself.
@@ -58,6 +65,13 @@ func (s *Session) kind(ctx context.Context, p *process, g *policy.Grant, dir *os
 	k := &kind{files: files, quota: cgroup.NoLimits()}
 	k.spec, k.limits = Plan(g, place)
 	k.quota.Memory, k.quota.Pids, k.quota.CPU = cgroup.Bytes(g.Quota.Memory), g.Quota.Pids, g.Quota.CPU
+	for _, f := range files {
+		m, err := sandbox.MountOf(f)
+		if err != nil {
+			return nil, fmt.Errorf("cannot look at the mount of %s: %w", f.Name(), err)
+		}
+		k.mounts = append(k.mounts, m)
+	}
 	return k, nil
 }
 
@@ -66,7 +80,9 @@ type ready struct {
 	mu   sync.Mutex
 	last *kind // of the last spawn
 	next *readyPen
-	over bool // the session has ended
+
+	making bool // one was wanted, and is not there yet
+	over   bool // the session has ended
 }
 
 type readyPen struct {
@@ -87,11 +103,14 @@ func (r *ready) take(ctx context.Context, k *kind) (*readyPen, error) {
 		r.mu.Unlock()
 		return nil, nil //nolint:nilnil // none is ready
 	}
-	r.next = nil
 	r.mu.Unlock()
-	<-n.made
-	if n.err != nil {
+	select {
+	case <-n.made:
+	case <-ctx.Done():
 		return nil, ctx.Err()
+	}
+	if !r.drop(n) || n.err != nil {
+		return nil, nil //nolint:nilnil // another has it, or it could not be made
 	}
 	n.idle.Stop()
 	return n, nil
@@ -103,19 +122,38 @@ func (r *ready) wants(k *kind) bool {
 	defer r.mu.Unlock()
 	again := k.like(r.last)
 	r.last = k.bare()
-	return again && !r.over && !k.spec.Profile.PTY && (r.next == nil || !k.like(r.next.kind))
+	if !again || r.over || r.making || k.spec.Profile.PTY || r.next != nil && k.like(r.next.kind) {
+		return false
+	}
+	if k.quota.Pids > 0 && k.quota.Pids < minQuota {
+		return false // what waits would take what another process needs
+	}
+	r.making = true
+	return true
 }
+
+// minQuota is the least limit of a caller's pids beside which a pen that waits, with two
+// of them, does not matter.
+const minQuota = 128
 
 // put announces a pen that is being made, and returns the one that it takes the place
 // of; false: the session has ended.
 func (r *ready) put(n *readyPen) (old *readyPen, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.making = false
 	if r.over {
 		return nil, false
 	}
 	old, r.next = r.next, n
 	return old, true
+}
+
+// leave says that no pen is made, though one was wanted.
+func (r *ready) leave() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.making = false
 }
 
 // drop takes n back if nobody has taken it.
@@ -150,6 +188,7 @@ func (s *Session) prepare(k *kind, dir *os.File) {
 		defer dir.Close()
 	}
 	if !s.host.Registry.takeReady(s.account()) {
+		s.ready.leave()
 		return
 	}
 	n := &readyPen{kind: k.bare(), made: make(chan struct{})}
@@ -157,9 +196,6 @@ func (s *Session) prepare(k *kind, dir *os.File) {
 	if !ok {
 		s.host.Registry.dropReady(s.account())
 		return
-	}
-	if old != nil {
-		s.discard(old)
 	}
 	n.err = s.make(n, k.files)
 	if n.err == nil {
@@ -176,6 +212,9 @@ func (s *Session) prepare(k *kind, dir *os.File) {
 		s.log.Debug("no pen is ready for the next spawn", attrErr(n.err))
 		s.host.Registry.dropReady(s.account())
 		s.ready.drop(n)
+	}
+	if old != nil {
+		s.discard(old)
 	}
 }
 

@@ -61,6 +61,15 @@ func TestReadyWants(t *testing.T) {
 		if got := r.wants(step.k); got != step.want {
 			t.Errorf("step %d: wants() = %v; want %v", i, got, step.want)
 		}
+		if step.want && r.wants(step.k) {
+			t.Errorf("step %d: wants() with one under way = true; want one at a time", i)
+		}
+		r.leave()
+	}
+	tight := someKind(func(k *kind) { k.quota.Pids = minQuota - 1 })
+	r.wants(tight)
+	if r.wants(tight) {
+		t.Error("wants() beside a tight quota.pids = true; want false")
 	}
 	if r.last.spec.Command.Env != nil {
 		t.Errorf("what is remembered of a spawn = %q; want nothing of its environment", r.last.spec.Command.Env)
@@ -77,6 +86,7 @@ func TestReadyWants(t *testing.T) {
 	if !r.wants(b) {
 		t.Error("wants() with one of another kind ready = false; want it replaced")
 	}
+	r.leave()
 	if got, err := r.take(t.Context(), b); got != nil || err != nil {
 		t.Errorf("take(another kind) = %v, %v; want none", got, err)
 	}

@@ -298,7 +298,9 @@ func (s *Session) build(ctx context.Context, p *process, g *policy.Grant, k *kin
 func (s *Session) raise(ctx context.Context, p *process, k *kind, ready *sandbox.Prepared) (*sandbox.Pen, error) {
 	k.spec.Command.Timed = p.laps != nil
 	if ready != nil {
-		pen, err := ready.Launch(ctx, k.spec.Command)
+		soon, cancel := context.WithTimeout(ctx, maxReadyStart)
+		pen, err := ready.Launch(soon, k.spec.Command)
+		cancel()
 		if err == nil || ctx.Err() != nil {
 			return pen, err
 		}

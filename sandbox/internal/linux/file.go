@@ -127,6 +127,25 @@ func LstatAt(dir *os.File, name string) (unix.Stat_t, error) {
 	return st, err
 }
 
+// Mount is which mount a file was reached by, and that mount's flags.
+type Mount struct {
+	ID    uint64 // never used again since Linux 6.8: STATX_MNT_ID_UNIQUE; 0 before 5.8
+	Flags int64  // ST_RDONLY and the like: statfs(2)
+}
+
+// MountOf returns the mount of an open file.
+func MountOf(f *os.File) (Mount, error) {
+	var st unix.Statx_t
+	err := retry("statx", func() error {
+		return unix.Statx(fd(f), "", unix.AT_EMPTY_PATH|unix.AT_SYMLINK_NOFOLLOW, unix.STATX_MNT_ID|unix.STATX_MNT_ID_UNIQUE, &st)
+	})
+	if err != nil {
+		return Mount{}, err
+	}
+	fs, err := StatFS(f)
+	return Mount{st.Mnt_id, fs.Flags}, err
+}
+
 // IsMountRoot reports whether f is the root of a mount: statx(2)
 // STATX_ATTR_MOUNT_ROOT, Linux 5.8.
 func IsMountRoot(f *os.File) (bool, error) {
