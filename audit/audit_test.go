@@ -73,7 +73,9 @@ func events() []Event {
 		&OperatorUse{Action: "proc/kill/req", Target: "s2", Process: "p", Signal: "SIGTERM"},
 		&Program{File: file, Err: "e"},
 		&Flood{Of: FloodRefused, Count: 3, Since: at},
-		&Gap{Reason: "torn", Offset: 1, Bytes: 2, Lost: 3, Since: at, Cause: "c"},
+		&Gap{Reason: "torn", Offset: 1, Bytes: 2, SHA256: "ef", File: "f", Lost: 3, Since: at, Cause: "c"},
+		&Sealed{Records: 3, First: 1, Last: 3},
+		&Continued{File: "f"},
 	}
 }
 
@@ -107,12 +109,12 @@ func TestRoundTrip(t *testing.T) {
 }
 
 func TestLineOnDisk(t *testing.T) {
-	line, err := encode(5, time.Date(2026, 1, 2, 3, 4, 5, 678, time.UTC), KindSessionClosed, Subject{Session: "s", UID: 0}, []byte(`{"reason":"eof"}`))
-	want := `{"v":1,"seq":5,"time":"2026-01-02T03:04:05.000000678Z","kind":"session_closed","session":"s","uid":0,"reason":"eof"}` + "\n"
+	line, err := encode(Head{Seq: 4, SHA256: "ab"}, time.Date(2026, 1, 2, 3, 4, 5, 678, time.UTC), KindSessionClosed, Subject{Session: "s", UID: 0}, []byte(`{"reason":"eof"}`))
+	want := `{"v":1,"seq":5,"prev":"ab","time":"2026-01-02T03:04:05.000000678Z","kind":"session_closed","session":"s","uid":0,"reason":"eof"}` + "\n"
 	if err != nil || string(line) != want {
 		t.Errorf("encode() = %s, %v; want %s", line, err, want)
 	}
-	if line, err = encode(1, time.Unix(1, 0), KindSessionClosed, Subject{}, []byte(`{}`)); err != nil || !strings.HasSuffix(string(line), `"uid":0}`+"\n") {
+	if line, err = encode(Head{}, time.Unix(1, 0), KindSessionClosed, Subject{}, []byte(`{}`)); err != nil || !strings.HasSuffix(string(line), `"uid":0}`+"\n") {
 		t.Errorf("encode({}) = %s, %v; want one object", line, err)
 	}
 }
@@ -143,12 +145,14 @@ func TestOpenGoesOn(t *testing.T) {
 	}{
 		{"empty", "", []Kind{KindDaemonStopped}, []uint64{1}, 0},
 		{"whole", whole, []Kind{KindSessionClosed, KindDaemonStopped}, []uint64{7, 8}, 0},
-		{"torn", whole + `{"v":1,"se`, []Kind{KindSessionClosed, KindGap, KindDaemonStopped}, []uint64{7, 8, 9}, 1},
-		{"torn alone", `{"v":1,"se`, []Kind{KindGap, KindDaemonStopped}, []uint64{1, 2}, 1},
-		{"zeros after a power cut", whole + "\x00\x00\x00", []Kind{KindSessionClosed, KindGap, KindDaemonStopped}, []uint64{7, 8, 9}, 1},
+		{"torn", whole + `{"v":1,"se`, []Kind{KindSessionClosed, KindGap, KindDaemonStopped}, []uint64{7, 8, 9}, 0},
+		{"torn by its newline", whole + strings.TrimSpace(strings.ReplaceAll(whole, ":7", ":8")), []Kind{KindSessionClosed, KindGap, KindDaemonStopped}, []uint64{7, 8, 9}, 0},
+		{"torn alone", `{"v":1,"se`, []Kind{KindGap, KindDaemonStopped}, []uint64{1, 2}, 0},
+		{"zeros after a power cut", whole + "\x00\x00\x00", []Kind{KindSessionClosed, KindGap, KindDaemonStopped}, []uint64{7, 8, 9}, 0},
 		{"foreign last line", whole + "hello\n", []Kind{KindSessionClosed, KindDaemonStopped}, []uint64{7, 8}, 1},
 		{"long foreign tail", whole + strings.Repeat("x", 3*tailStep) + "\n", []Kind{KindSessionClosed, KindDaemonStopped}, []uint64{7, 8}, 1},
-		{"long torn tail", whole + strings.Repeat("x", 3*tailStep), []Kind{KindSessionClosed, KindGap, KindDaemonStopped}, []uint64{7, 8, 9}, 1},
+		{"long torn tail", whole + strings.Repeat("x", 3*tailStep), []Kind{KindSessionClosed, KindGap, KindDaemonStopped}, []uint64{7, 8, 9}, 0},
+		{"torn beyond all bounds", whole + strings.Repeat("x", maxTail+5), []Kind{KindSessionClosed, KindGap, KindDaemonStopped}, []uint64{7, 8, 9}, 0},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -167,20 +171,33 @@ func TestOpenGoesOn(t *testing.T) {
 			if d := cmp.Diff(tt.kinds, kinds) + cmp.Diff(tt.seqs, seqs); d != "" || len(bad) != tt.bad {
 				t.Errorf("records = %v %v, bad lines %v; want %v %v and %d bad lines", kinds, seqs, bad, tt.kinds, tt.seqs, tt.bad)
 			}
+			kept, torn := tt.before[:strings.LastIndex(tt.before, "\n")+1], tt.before[strings.LastIndex(tt.before, "\n")+1:]
 			data, err := os.ReadFile(path)
-			if err != nil || !bytes.HasPrefix(data, []byte(tt.before)) {
-				t.Errorf("file = %q, %v; want all that was there before", data, err)
+			if err != nil || !bytes.HasPrefix(data, []byte(kept)) {
+				t.Errorf("file = %d bytes, %v; want all whole lines that were there before", len(data), err)
 			}
 			for _, r := range records {
-				if e, err := r.Event(); r.Kind == KindGap {
-					g, ok := e.(*Gap)
-					torn := int64(len(tt.before) - strings.LastIndex(tt.before, "\n") - 1)
-					if err != nil || !ok || g.Bytes != torn || g.Offset != int64(len(tt.before))-torn || g.Reason != "torn" {
-						t.Errorf("gap = %+v, %v; want offset and length of the fragment", e, err)
-					}
+				e, err := r.Event()
+				g, ok := e.(*Gap)
+				if err != nil || !ok {
+					continue
 				}
+				if g.Bytes != int64(len(torn)) || g.Offset != int64(len(kept)) || g.Reason != "torn" || g.SHA256 != sumOf([]byte(torn)) {
+					t.Errorf("gap = %+v; want offset, length and hash of the fragment", g)
+				}
+				wantFile(t, filepath.Join(Dir(path), g.File), torn)
 			}
 		})
+	}
+}
+
+// wantFile checks a private file of the log's.
+func wantFile(t *testing.T, path, want string) {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	info, serr := os.Stat(path)
+	if err != nil || serr != nil || string(data) != want || info.Mode() != 0o600 {
+		t.Errorf("%s = %d bytes, %v, %v; want %d bytes with mode 0600", path, len(data), err, info, len(want))
 	}
 }
 
@@ -293,12 +310,13 @@ func diskFull(t *testing.T, dir string) {
 		t.Fatal(err)
 	}
 	n, failed := 0, 0
-	for failed < 3 && n < 10_000 {
+	for ; n+failed < 10_000 && (failed < 3 || l.Healthy() == nil); n++ {
 		// An odd length, so that the last one that fits is taken in part.
-		if err := l.Append(Subject{}, SessionClosed{Reason: strings.Repeat("x", 333)}); err == nil {
-			n++
-		} else if failed++; !errors.Is(err, ErrUnavailable) || !errors.Is(err, syscall.ENOSPC) {
-			t.Fatalf("Append() on a full disk = %v; want %v with ENOSPC", err, ErrUnavailable)
+		if err := l.Append(Subject{}, SessionClosed{Reason: strings.Repeat("x", 333)}); err != nil {
+			n--
+			if failed++; !errors.Is(err, ErrUnavailable) || !errors.Is(err, syscall.ENOSPC) {
+				t.Fatalf("Append() on a full disk = %v; want %v with ENOSPC", err, ErrUnavailable)
+			}
 		}
 	}
 	if err := l.Healthy(); !errors.Is(err, ErrUnavailable) {
@@ -311,17 +329,15 @@ func diskFull(t *testing.T, dir string) {
 		t.Errorf("Healthy() with room again = %v; want nil", err)
 	}
 	appendOne(t, l, DaemonStopped{Reason: "after"})
-	records, bad := readAll(t, path)
-	if len(records) != n+2 || records[n].Kind != KindGap || records[n+1].Kind != KindDaemonStopped || len(bad) > 1 {
-		t.Fatalf("Read() = %d records, bad lines %v; want %d events, a gap and the last", len(records), bad, n)
+	r := wantChain(t, path, -1)
+	if r.Lost != int64(failed) || r.Records != n+r.Gaps+1 || r.TornBytes != 0 {
+		t.Fatalf("Verify() = %+v; want %d events, gaps of %d lost ones, the last, and what was written in part cut off again", r, n, failed)
 	}
-	e, err := records[n].Event()
+	records, _ := readAll(t, path)
+	e, err := records[len(records)-2].Event()
 	g, ok := e.(*Gap)
-	if err != nil || !ok || g.Lost != 3 || g.Reason != "unavailable" || g.Since.IsZero() || !strings.Contains(g.Cause, "no space") {
-		t.Errorf("gap = %+v, %v; want 3 lost for no space", e, err)
-	}
-	if (len(bad) == 1) != (g.Bytes > 0) {
-		t.Errorf("gap = %+v with bad lines %v; want the fragment's length", g, bad)
+	if err != nil || !ok || g.Reason != "unavailable" || g.Since.IsZero() || !strings.Contains(g.Cause, "no space") {
+		t.Errorf("last gap = %+v, %v; want it unavailable for no space", e, err)
 	}
 }
 

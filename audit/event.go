@@ -28,11 +28,21 @@ const (
 	KindProgram       Kind = "program"
 	KindFlood         Kind = "flood"
 	KindGap           Kind = "gap"
+	KindSealed        Kind = "sealed"
+	KindContinued     Kind = "continued"
 )
+
+// Kinds are all kinds of event, in the order of the reference.
+func Kinds() []Kind {
+	return []Kind{
+		KindDaemonStarted, KindDaemonStopped, KindPolicyLoaded, KindRefused, KindSessionOpened, KindSessionClosed, KindDecision, KindStarted,
+		KindStartFailed, KindEnded, KindOperatorUse, KindProgram, KindFlood, KindGap, KindSealed, KindContinued,
+	}
+}
 
 // Event is one of this package's event types.
 //
-// To add an event: 1 a Kind, 2 a type with kind (and redact if it has words of the caller), 3 a row in newEvent, 4 the table in
+// To add an event: 1 a Kind, 2 a type with kind (and redact if it has words of the caller), 3 a row in Kinds and in newEvent, 4 the table in
 // docs/audit.md, 5 a row in the round-trip test.
 type Event interface {
 	kind() Kind
@@ -228,12 +238,26 @@ type Flood struct {
 
 // Gap says that something is missing at this place: it is written by the log itself, at Open and once writing works again.
 type Gap struct {
-	Reason string    `json:"reason"`         // torn: the last write did not end in a whole line; unavailable: writing failed
-	Offset int64     `json:"offset"`         // in the file, of the fragment that is set aside as a line of its own
-	Bytes  int64     `json:"bytes"`          // length of that fragment
-	Lost   int64     `json:"lost,omitzero"`  // events that were refused with ErrUnavailable
-	Since  time.Time `json:"since,omitzero"` // when the first of them was
-	Cause  string    `json:"cause,omitzero"` // the kernel's word
+	Reason string    `json:"reason"`          // torn: the last write did not end in a whole line; unavailable: writing failed
+	Offset int64     `json:"offset"`          // in this file, where the torn bytes began
+	Bytes  int64     `json:"bytes"`           // how many were set aside
+	SHA256 string    `json:"sha256,omitzero"` // their hash
+	File   string    `json:"file,omitzero"`   // where they are now, in Dir; empty: in this file still, before this record
+	Lost   int64     `json:"lost,omitzero"`   // events that were refused with ErrUnavailable
+	Since  time.Time `json:"since,omitzero"`  // when the first of them was
+	Cause  string    `json:"cause,omitzero"`  // the kernel's word
+}
+
+// Sealed closes a file. What it counts is chained to it by prev.
+type Sealed struct {
+	Records uint64 `json:"records"` // in this file, without this one
+	First   uint64 `json:"first"`   // seq of the first of them
+	Last    uint64 `json:"last"`    // and of the last
+}
+
+// Continued goes on after a Sealed record: it is the first of the next file.
+type Continued struct {
+	File string `json:"file,omitzero"` // that was closed, in Dir; empty: it could not be closed, and goes on
 }
 
 func (DaemonStarted) kind() Kind { return KindDaemonStarted }
@@ -250,6 +274,8 @@ func (OperatorUse) kind() Kind   { return KindOperatorUse }
 func (Program) kind() Kind       { return KindProgram }
 func (Flood) kind() Kind         { return KindFlood }
 func (Gap) kind() Kind           { return KindGap }
+func (Sealed) kind() Kind        { return KindSealed }
+func (Continued) kind() Kind     { return KindContinued }
 
 func (d Decision) redact() Event {
 	most := maxTotal
@@ -301,6 +327,10 @@ func newEvent(k Kind) any {
 		return new(Flood)
 	case KindGap:
 		return new(Gap)
+	case KindSealed:
+		return new(Sealed)
+	case KindContinued:
+		return new(Continued)
 	}
 	return nil
 }

@@ -18,6 +18,7 @@ import (
 type Record struct {
 	Line    int // from 1
 	Seq     uint64
+	Prev    string // hash of the line before; empty: written without a chain
 	Time    time.Time
 	Kind    Kind
 	Subject Subject
@@ -58,29 +59,70 @@ var errTooLong = fmt.Errorf("longer than %d bytes", maxRecord)
 // its record); reading goes on after both. Any other error is the reader's and the last. An empty line is a bad line.
 func Read(r io.Reader) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
-		in := bufio.NewReaderSize(r, tailStep)
 		var last uint64
-		for n := 1; ; n++ {
-			line, err := readLine(in)
-			if errors.Is(err, io.EOF) && len(line) == 0 {
-				return
+		for l, err := range lines(r) {
+			if err == nil {
+				err = l.bad
 			}
-			if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, errTooLong) {
-				yield(Record{Line: n}, err)
-				return
-			}
-			rec, bad := record(n, line, err)
-			if bad != nil {
-				if !yield(Record{Line: n}, bad) {
+			if err != nil {
+				if !yield(Record{Line: l.rec.Line}, err) {
 					return
 				}
 				continue
 			}
-			if last != 0 && rec.Seq != last+1 && !yield(Record{Line: n}, &MissingError{Line: n, Want: last + 1, Got: rec.Seq}) {
+			if last != 0 && l.rec.Seq != last+1 && !yield(Record{Line: l.rec.Line}, &MissingError{Line: l.rec.Line, Want: last + 1, Got: l.rec.Seq}) {
 				return
 			}
-			last = rec.Seq
-			if !yield(rec, nil) {
+			last = l.rec.Seq
+			if !yield(l.rec, nil) {
+				return
+			}
+		}
+	}
+}
+
+// line is one line of a file.
+type line struct {
+	rec      Record // only its Line where bad is set
+	bad      error  // why it is no record
+	raw      []byte // without its newline; nil: longer than maxRecord
+	from, to int64  // where it stands, newline and all
+}
+
+// counter counts what was read.
+type counter struct {
+	in io.Reader
+	n  int64
+}
+
+func (c *counter) Read(p []byte) (int, error) {
+	n, err := c.in.Read(p)
+	c.n += int64(n)
+	return n, err
+}
+
+// lines goes through a file line by line. An error is the reader's and the last.
+func lines(r io.Reader) iter.Seq2[line, error] {
+	return func(yield func(line, error) bool) {
+		count := &counter{in: r}
+		in := bufio.NewReaderSize(count, tailStep)
+		var from int64
+		for n := 1; ; n++ {
+			raw, err := readLine(in)
+			if errors.Is(err, io.EOF) && len(raw) == 0 {
+				return
+			}
+			l := line{rec: Record{Line: n}, raw: raw, from: from, to: count.n - int64(in.Buffered())}
+			from = l.to
+			if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, errTooLong) {
+				yield(l, err)
+				return
+			}
+			rec, bad := record(n, raw, err)
+			if l.bad = bad; bad == nil {
+				l.rec = rec
+			}
+			if !yield(l, nil) {
 				return
 			}
 		}
@@ -99,7 +141,7 @@ func record(n int, line []byte, err error) (Record, error) {
 	if derr != nil {
 		return Record{}, &LineError{Line: n, Err: derr}
 	}
-	return Record{Line: n, Seq: h.Seq, Time: h.Time, Kind: h.Kind, Subject: h.Subject, Raw: slices.Clone(line)}, nil
+	return Record{Line: n, Seq: h.Seq, Prev: h.Prev, Time: h.Time, Kind: h.Kind, Subject: h.Subject, Raw: slices.Clone(line)}, nil
 }
 
 // readLine reads a line without its newline; of one that is too long it drops the rest and returns errTooLong, at the end io.EOF with what is

@@ -16,14 +16,15 @@ import (
 type head struct {
 	V    int       `json:"v"`
 	Seq  uint64    `json:"seq"`
+	Prev string    `json:"prev,omitzero"`
 	Time time.Time `json:"time"`
 	Kind Kind      `json:"kind"`
 	Subject
 }
 
-// encode joins the head and the marshalled event to one line.
-func encode(seq uint64, now time.Time, k Kind, s Subject, body []byte) ([]byte, error) {
-	line, err := json.Marshal(head{V: Version, Seq: seq, Time: now.UTC(), Kind: k, Subject: s}, jsontext.AllowInvalidUTF8(true))
+// encode joins the head and the marshalled event to the line that comes after at.
+func encode(at Head, now time.Time, k Kind, s Subject, body []byte) ([]byte, error) {
+	line, err := json.Marshal(head{V: Version, Seq: at.Seq + 1, Prev: at.SHA256, Time: now.UTC(), Kind: k, Subject: s}, jsontext.AllowInvalidUTF8(true))
 	if err != nil {
 		return nil, fmt.Errorf("cannot encode audit event %s: %w", k, err)
 	}
@@ -36,8 +37,9 @@ func encode(seq uint64, now time.Time, k Kind, s Subject, body []byte) ([]byte, 
 
 // end is what the end of a file shows.
 type end struct {
-	seq  uint64 // of the last good record
-	torn int64  // bytes after the last newline
+	Head       // of the last good record; its SHA256 is empty where there is none
+	kind Kind  // of that record
+	torn int64 // bytes after the last newline
 }
 
 // tailStep is how much is read at once from the end of a file.
@@ -46,28 +48,27 @@ const tailStep = 64 << 10
 // maxTail bounds how far back the last good record is looked for; beyond it the sequence begins anew, which a reader sees.
 const maxTail = 8 * maxRecord
 
-// findEnd reads backwards until it finds a good record.
+// findEnd reads backwards until it finds a good record. What does not end in a newline is none, whatever it says.
 func findEnd(r io.ReaderAt, size int64) (end, error) {
 	var e end
+	torn, err := tornAfter(r, size)
+	if err != nil {
+		return e, err
+	}
+	e.torn, size = torn, size-torn
 	for step := int64(tailStep); ; step *= 2 {
 		step = min(step, size, maxTail)
 		buf := make([]byte, step)
 		if _, err := r.ReadAt(buf, size-step); err != nil && !errors.Is(err, io.EOF) {
 			return e, err
 		}
-		last := bytes.LastIndexByte(buf, '\n')
-		e.torn = step - int64(last+1)
-		if h, err := decodeHead(buf[last+1:]); err == nil && (last >= 0 || step == size) {
-			e.seq = h.Seq // it lacks its newline alone, and is a record once it is ended
-			return e, nil
-		}
-		lines := bytes.Split(buf[:last+1], []byte{'\n'})
+		lines := bytes.SplitAfter(buf, []byte{'\n'})
 		for i, line := range slices.Backward(lines) {
 			if i == 0 && step < size {
 				break // may have begun earlier
 			}
-			if h, err := decodeHead(line); err == nil {
-				e.seq = h.Seq
+			if h, err := decodeHead(bytes.TrimSuffix(line, []byte{'\n'})); err == nil {
+				e.Head, e.kind = Head{Seq: h.Seq, SHA256: sumOf(line)}, h.Kind
 				return e, nil
 			}
 		}
@@ -75,6 +76,22 @@ func findEnd(r io.ReaderAt, size int64) (end, error) {
 			return e, nil
 		}
 	}
+}
+
+// tornAfter is how many bytes follow the last newline.
+func tornAfter(r io.ReaderAt, size int64) (int64, error) {
+	buf := make([]byte, tailStep)
+	for end := size; end > 0; {
+		n := min(end, tailStep)
+		if _, err := r.ReadAt(buf[:n], end-n); err != nil && !errors.Is(err, io.EOF) {
+			return 0, err
+		}
+		if i := bytes.LastIndexByte(buf[:n], '\n'); i >= 0 {
+			return size - (end - n + int64(i) + 1), nil
+		}
+		end -= n
+	}
+	return size, nil
 }
 
 // decodeHead reads the head of a line and checks that the whole is one JSON object.

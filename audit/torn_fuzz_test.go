@@ -11,7 +11,7 @@ import (
 )
 
 // FuzzTorn writes records, cuts the file anywhere and puts any bytes behind the cut, as a power cut does. The reader finds every record
-// that is whole; the log opens again, tells the torn part, and goes on with a sequence in which only what was cut is missing.
+// that is whole; the log opens again, sets the torn part aside and tells of it, and goes on with a chain in which only what was cut is missing.
 func FuzzTorn(f *testing.F) {
 	f.Add(uint8(3), uint16(10), []byte("garbage"), "argument")
 	f.Add(uint8(1), uint16(0), []byte{}, "")
@@ -33,16 +33,20 @@ func FuzzTorn(f *testing.F) {
 		for rest := len(kept); whole < len(written) && rest >= len(written[whole]); whole++ {
 			rest -= len(written[whole])
 		}
-		found, _ := readFile(t, path)
+		found, _ := readLines(t, path)
 		wantPrefix(t, found, written[:whole])
 
 		records(t, path, 3, word)
-		after, missing := readFile(t, path)
+		after, missing := readLines(t, path)
 		wantPrefix(t, after, written[:whole])
 		if last := after[len(after)-1]; last.Kind != KindDecision || len(after) < whole+3 {
 			t.Fatalf("after the log was opened again: %d records, the last is %s; want at least %d and a decision", len(after), last.Kind, whole+3)
 		}
-		checkTold(t, path, after)
+		all = append(slices.Clone(kept), tail...)
+		checkTold(t, path, after, all[bytes.LastIndexByte(all, '\n')+1:])
+		if len(tail) == 0 {
+			wantChain(t, path, -1)
+		}
 		if len(tail) == 0 && missing != 0 {
 			t.Fatalf("%d jumps in the sequence after a cut of %d bytes; want none: what is torn is told as a gap", missing, cut)
 		}
@@ -73,15 +77,16 @@ func records(t *testing.T, path string, n int, word string) [][]byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !bytes.HasPrefix(data, before) {
+	whole := before[:bytes.LastIndexByte(before, '\n')+1]
+	if !bytes.HasPrefix(data, whole) {
 		t.Fatalf("the log changed what was in the file")
 	}
-	lines := bytes.SplitAfter(data[len(before):], []byte{'\n'})
+	lines := bytes.SplitAfter(data[len(whole):], []byte{'\n'})
 	return lines[:len(lines)-1]
 }
 
-// readFile gives the good records and how many jumps there are.
-func readFile(t *testing.T, path string) (found []Record, missing int) {
+// readLines gives the good records and how many jumps there are.
+func readLines(t *testing.T, path string) (found []Record, missing int) {
 	t.Helper()
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -119,28 +124,23 @@ func wantPrefix(t *testing.T, found []Record, want [][]byte) {
 	}
 }
 
-// checkTold: a gap that says torn names bytes that are no record, and the log that told it is healthy.
-func checkTold(t *testing.T, path string, found []Record) {
+// checkTold: the last gap names the torn bytes, their hash and where they are now, if there were any.
+func checkTold(t *testing.T, path string, found []Record, torn []byte) {
 	t.Helper()
-	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
+	if len(torn) == 0 {
+		return
 	}
-	for _, r := range found {
+	for _, r := range slices.Backward(found) {
 		e, err := r.Event()
 		g, ok := e.(*Gap)
-		if err != nil || !ok || g.Reason != "torn" {
+		if err != nil || !ok {
 			continue
 		}
-		from, to := g.Offset, g.Offset+g.Bytes
-		if from < 0 || to >= int64(len(data)) {
-			continue // a record that the fuzzer wrote itself
+		if g.Reason != "torn" || g.Bytes != int64(len(torn)) || g.SHA256 != sumOf(torn) {
+			t.Fatalf("gap = %+v; want the %d torn bytes", g, len(torn))
 		}
-		if bytes.IndexByte(data[from:to], '\n') < 0 && data[to] == '\n' {
-			return
-		}
+		wantFile(t, filepath.Join(Dir(path), g.File), string(torn))
+		return
 	}
-	if bytes.Contains(data, []byte(`"reason":"torn"`)) {
-		t.Fatalf("no gap names the torn bytes of %q", data)
-	}
+	t.Fatalf("no gap tells of the torn bytes %q", torn)
 }

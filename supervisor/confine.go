@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"pinfold/audit"
 	"pinfold/sandbox/confine"
 )
 
@@ -52,12 +53,13 @@ func (d *daemon) confineSelf(context.Context) (func() error, error) {
 // root the rest is its stage's.
 func (d *daemon) ownTrees() ([]string, error) {
 	run := filepath.Join(d.c.State, "run")
+	own := []string{filepath.Join(run, "spool"), audit.Dir(d.auditFile())}
 	if !d.stage.Features().Rootless {
-		return []string{filepath.Join(run, "spool")}, nil
+		return own, nil
 	}
 	homes := filepath.Join(d.c.State, "cache")
 	if err := os.MkdirAll(homes, 0o711); err != nil {
 		return nil, fmt.Errorf("cannot make the directory of kept homes: %w", err)
 	}
-	return []string{filepath.Join(run, "spool"), filepath.Join(run, "scratch"), homes}, nil
+	return append(own, filepath.Join(run, "scratch"), homes), nil
 }

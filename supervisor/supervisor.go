@@ -201,12 +201,16 @@ func (d *daemon) tellFlood(s audit.Subject, f audit.Flood) {
 	d.note(s, f)
 }
 
+func (d *daemon) auditFile() string { return filepath.Join(d.c.State, "audit.log") }
+
 func (d *daemon) openAudit(ctx context.Context) (func() error, error) {
 	s := d.policy.Load().Audit()
-	l, err := audit.Open(filepath.Join(d.c.State, "audit.log"), audit.Options{Sync: audit.Sync(s.Sync), Interval: s.Interval})
+	warn := func(err error) { d.log.Warn("audit", slog.Any("error", err)) }
+	l, err := audit.Open(d.auditFile(), audit.Options{Sync: audit.Sync(s.Sync), Interval: s.Interval, Warn: warn})
 	if err != nil {
 		return nil, err
 	}
+	d.log.Info("audit begins", slog.String("head", l.Head().String()))
 	d.audit, d.hasher, d.floods = l, audit.NewHasher(l, hashedPrograms), audit.NewTally()
 	hctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var wg sync.WaitGroup
@@ -224,7 +228,9 @@ func (d *daemon) openAudit(ctx context.Context) (func() error, error) {
 	return func() error {
 		cancel()
 		wg.Wait()
-		return l.Close()
+		err := l.Close()
+		d.log.Info("audit ends", slog.String("head", l.Head().String()))
+		return err
 	}, nil
 }
 

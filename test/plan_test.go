@@ -105,7 +105,7 @@ func importPlan() map[string]room {
 		},
 
 		"cmd/pinfold": {
-			own:   []string{"attack", "proto", "proto/client", "policy", "sandbox", "cgroup", "supervisor/session"},
+			own:   []string{"attack", "audit", "proto", "proto/client", "policy", "sandbox", "cgroup", "supervisor/session"},
 			other: []string{cobra, jsonV2, "golang.org/x/term"}, raw: true, goes: true, logs: true,
 		},
 		"cmd/pinfoldd": {

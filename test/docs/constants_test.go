@@ -23,7 +23,7 @@ var named = regexp.MustCompile(`^(max|Max|min|Min|default|Default)[A-Z]`)
 // limitFiles are the files whose constants are limits whatever they are called.
 func limitFiles() []string {
 	return []string{
-		"audit/audit.go", "audit/hash.go", "audit/record.go", "audit/redact.go", "audit/tally.go",
+		"audit/audit.go", "audit/follow.go", "audit/hash.go", "audit/record.go", "audit/redact.go", "audit/rotate.go", "audit/tally.go", "audit/verify.go",
 		"cgroup/cgroup.go", "cgroup/dir.go", "cgroup/group.go", "cgroup/kill.go", "cgroup/oom.go", "cgroup/settings.go",
 		"cmd/pinfold/conn.go", "cmd/pinfold/connect.go", "cmd/pinfold/daemon.go", "cmd/pinfold/forward.go",
 		"policy/defaults.go", "policy/environ.go", "policy/yaml.go",

@@ -3,13 +3,17 @@ package host
 import (
 	"encoding/json"
 	"errors"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
+	"time"
 
+	"pinfold/audit"
 	"pinfold/proto"
 	"pinfold/proto/client"
 )
@@ -180,6 +184,10 @@ func TestAFullDiskRefusesNewSpawnsAndRunningOnesGoOn(t *testing.T) {
 			if err := d.cmd.Wait(); err != nil {
 				t.Errorf("pinfoldd = %v; want exit 0\n%s", err, d.log)
 			}
+			r := d.verifyAudit(audit.Head{})
+			if r.Gaps == 0 || r.Lost == 0 || r.Head.String() != d.loggedHead("audit ends") {
+				t.Errorf("Verify() = %+v; want gaps that tell of lost records, and the head that the log names", r)
+			}
 			if left, err := d.leftoversBut(disk); err != nil || len(left) > 0 {
 				t.Errorf("left %q, %v; want nothing", left, err)
 			}
@@ -213,5 +221,168 @@ func fill(t *testing.T, path string) {
 	}
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// verifyAudit checks that the chain of the daemon's audit log holds, and has a head that was kept.
+func (d *daemon) verifyAudit(kept audit.Head) audit.Report {
+	d.t.Helper()
+	r, err := audit.Verify(filepath.Join(d.state, "audit.log"), kept)
+	if err != nil || len(r.Problems) > 0 || len(r.Absent) > 0 || !r.Held {
+		d.t.Fatalf("Verify() = %+v, %v; want a chain that holds, with %v in it", r, err, kept)
+	}
+	return r
+}
+
+// loggedHead is the head of the audit record that the daemon's log names last with a message.
+func (d *daemon) loggedHead(message string) string {
+	d.t.Helper()
+	head := ""
+	for line := range strings.Lines(d.log.String()) {
+		if _, text, ok := strings.Cut(line, message+`" head=`); ok {
+			head = strings.TrimSpace(text)
+		}
+	}
+	return head
+}
+
+// TestAKilledDaemonKeepsItsAuditChain: a daemon is killed at random moments under load; its chain holds, with a gap for each torn end and no other.
+func TestAKilledDaemonKeepsItsAuditChain(t *testing.T) {
+	t.Parallel()
+	const kills = 20
+	d := prepare(t, basic("", ""))
+	path := filepath.Join(d.state, "audit.log")
+	torn, kept := 0, audit.Head{}
+	for i := range kills {
+		if err := d.launch(); err != nil {
+			t.Fatalf("pinfoldd after %d kills = %v; want it ready\n%s", i, err, d.log)
+		}
+		var load sync.WaitGroup
+		for range 4 {
+			load.Go(func() { d.spawnUntilItEnds() })
+		}
+		time.Sleep(time.Duration(rand.IntN(300)) * time.Millisecond)
+		if err := d.cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		if err := d.cmd.Wait(); err == nil {
+			t.Fatal("a killed daemon exits 0")
+		}
+		load.Wait()
+		if i%5 == 4 { // a record that is longer than a page is written in parts: play that
+			appendTo(t, path, `{"v":1,"seq":99,"prev":"half of a rec`)
+		}
+		if text := readFile(t, path); !strings.HasSuffix(text, "\n") {
+			torn++
+		}
+		if r := d.verifiedBut(i%5 == 4); i > 0 && r.Head.Seq <= kept.Seq {
+			t.Errorf("head after %d kills = %v; want it beyond %v", i, r.Head, kept)
+		} else if i%5 != 4 {
+			kept = r.Head
+		}
+	}
+	if err := d.launch(); err != nil {
+		t.Fatalf("pinfoldd = %v; want it ready\n%s", err, d.log)
+	}
+	runOK(t, d.agent(), shell("true"))
+	d.stop()
+	r := d.verifyAudit(kept)
+	if r.Gaps != torn || r.Lost != 0 || r.Head.String() != d.loggedHead("audit ends") || torn < kills/5 {
+		t.Errorf("Verify() = %+v; want %d gaps, and the head %s", r, torn, d.loggedHead("audit ends"))
+	}
+}
+
+// verifiedBut is verifyAudit of a log whose end may be torn.
+func (d *daemon) verifiedBut(torn bool) audit.Report {
+	d.t.Helper()
+	r, err := audit.Verify(filepath.Join(d.state, "audit.log"), audit.Head{})
+	if len(r.Problems) == 1 && strings.Contains(r.Problems[0].Text, "torn") {
+		r.Problems = nil
+	} else if torn {
+		d.t.Errorf("Verify() = %+v; want the torn end told", r)
+	}
+	if err != nil || len(r.Problems) > 0 {
+		d.t.Fatalf("Verify() = %+v, %v; want a chain that holds up to its end", r, err)
+	}
+	return r
+}
+
+// spawnUntilItEnds spawns until the daemon is gone.
+func (d *daemon) spawnUntilItEnds() {
+	c, err := client.Dial(soon(d.t), d.sock)
+	if err != nil {
+		return // it is gone already
+	}
+	defer func() { _ = c.Close() }()
+	if _, err := c.Handshake(soon(d.t), &proto.Handshake{}); err != nil {
+		return
+	}
+	for {
+		if _, err := c.Spawn(soon(d.t), proto.Spawn{Cmd: []string{"echo", strings.Repeat("word ", 500)}}); err != nil {
+			return
+		}
+	}
+}
+
+func appendTo(t *testing.T, path, text string) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteString(text); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestTheDaemonClosesALargeAuditFile, although it gave up its rights: the chain goes on in the next file.
+func TestTheDaemonClosesALargeAuditFile(t *testing.T) {
+	t.Parallel()
+	d := prepare(t, basic("", ""))
+	if err := os.Mkdir(d.state, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(d.state, "audit.log")
+	l, err := audit.Open(path, audit.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := 0; n < audit.DefaultRotate; n += 1_000_000 {
+		if err := l.Append(audit.Subject{}, audit.SessionClosed{Reason: strings.Repeat("r", 1_000_000)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	kept := l.Head()
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.launch(); err != nil {
+		t.Fatalf("pinfoldd = %v; want it ready\n%s", err, d.log)
+	}
+	if got := d.loggedHead("audit begins"); got != kept.String() {
+		t.Errorf("head at the start = %q; want %s", got, kept)
+	}
+	closed := filepath.Join(audit.Dir(path), "audit.log.1")
+	eventually(t, "the file is closed", func() bool {
+		info, err := os.Stat(path)
+		return err == nil && info.Size() < 1<<20
+	})
+	runOK(t, d.agent(), shell("true"))
+	d.stop()
+	info, err := os.Stat(closed)
+	if err != nil || info.Mode() != 0o600 || info.Size() < audit.DefaultRotate {
+		t.Errorf("Stat(%s) = %v, %v; want all of the file, private", closed, info, err)
+	}
+	if first := d.auditLines()[0]; first.Kind != "continued" || !strings.Contains(first.raw, `"file":"audit.log.1"`) {
+		t.Errorf("first record of the next file = %s; want it to name the one before", first.raw)
+	}
+	if r := d.verifyAudit(kept); r.Files != 2 || r.Gaps != 0 {
+		t.Errorf("Verify() = %+v; want two files and no gap", r)
+	}
+	if strings.Contains(d.log.String(), "cannot close") {
+		t.Errorf("the log says that the file could not be closed:\n%s", d.log)
 	}
 }
