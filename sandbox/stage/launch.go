@@ -32,6 +32,9 @@ func (s *server) launch(ctx context.Context, m stagewire.Message, files []*os.Fi
 	if s.pens.full() {
 		return nil, nil, errBusy
 	}
+	if l.c == nil && !s.trees.detached {
+		return nil, nil, errAttached
+	}
 	if err := untraceable(s.dumpable); err != nil {
 		return nil, nil, err
 	}

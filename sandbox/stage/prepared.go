@@ -19,6 +19,10 @@ import (
 // is given a command only if the same would be built now: each mask and pin is read back
 // at the last gate as for every pen, and here is looked for what nothing holds.
 
+// errAttached refuses to prepare a pen where its trees would lie in the host's mount table
+// for as long as it waits: what is masked in them could then not be moved by anybody.
+var errAttached = fmt.Errorf("cannot prepare a pen: mounts cannot be put onto a detached tree before Linux 6.15: %w", sandbox.ErrUnsupported)
+
 // prepared keeps the launcher of a pen until its command comes, and names the pen.
 func (s *server) prepared(l *launcher) (any, []int, error) {
 	if !s.pens.keep(l.pen, l) {

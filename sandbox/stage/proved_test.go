@@ -93,6 +93,9 @@ func TestGateStaysShut(t *testing.T) {
 		return h.send(t, body(stagewire.Message{ID: 1, Op: op, Body: body(v)}))
 	}
 	m := ask(stagewire.OpPrepare, stagewire.Launch{Profile: body(s.Profile), Site: body(s.Site)})
+	if m.Error != nil && m.Error.Kind == stagewire.KindLack {
+		t.Skipf("prepare = %s", m.Error.Say)
+	}
 	var pen stagewire.Pen
 	if m.Error != nil || stagewire.Unmarshal(m.Body, &pen) != nil || h.files != 0 {
 		t.Fatalf("prepare = %+v with %d descriptors; want a pen, and no gate", m.Error, h.files)
