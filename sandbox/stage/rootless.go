@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pinfold/sandbox"
+	"pinfold/sandbox/internal/image"
 	"pinfold/sandbox/internal/launch"
 	"pinfold/sandbox/internal/linux"
 )
@@ -129,6 +130,28 @@ func (l *launcher) statFile(name string, number int) (unix.Stat_t, error) {
 	}
 	defer linux.CloseAll(f)
 	return linux.Stat(f)
+}
+
+// noneButKnown asks for each descriptor by its number: the list of another's is for root
+// alone to read, where the process is not dumpable, and so is whether they close.
+func (l *launcher) noneButKnown(known map[string]bool) error {
+	p, err := linux.PidfdOpen(l.target)
+	if err != nil {
+		return err
+	}
+	defer linux.CloseAll(p)
+	for n := range 2 * image.FDAttach {
+		if known[strconv.Itoa(n)] {
+			continue
+		}
+		f, err := linux.TakeFile(p, n, "descriptor "+strconv.Itoa(n))
+		if errors.Is(err, unix.EBADF) {
+			continue
+		}
+		linux.CloseAll(f)
+		return errors.Join(err, fmt.Errorf("descriptor %d is open", n))
+	}
+	return nil
 }
 
 // groupsKept checks which supplementary groups the target is in: none, or where

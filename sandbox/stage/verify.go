@@ -143,6 +143,16 @@ func (l *launcher) floor(st *procStatus) error {
 // descriptors checks that the target has none but its streams and those that close with
 // its exec.
 func (l *launcher) descriptors() error {
+	known := map[string]bool{}
+	for _, n := range []int{
+		image.FDStdin, image.FDStdout, image.FDStderr, image.FDProgram, image.FDDir, image.FDAlive,
+		image.FDStatus, image.FDRuleset, image.FDGate1, image.FDGate2, image.FDCanary,
+	} {
+		known[strconv.Itoa(n)] = true
+	}
+	if l.s.rootless != nil {
+		return l.noneButKnown(known)
+	}
 	d, err := os.Open(procPath(l.target, "fd"))
 	if err != nil {
 		return err
@@ -151,13 +161,6 @@ func (l *launcher) descriptors() error {
 	names, err := d.Readdirnames(-1)
 	if err != nil {
 		return err
-	}
-	known := map[string]bool{}
-	for _, n := range []int{
-		image.FDStdin, image.FDStdout, image.FDStderr, image.FDProgram, image.FDDir, image.FDAlive,
-		image.FDStatus, image.FDRuleset, image.FDGate1, image.FDGate2, image.FDCanary,
-	} {
-		known[strconv.Itoa(n)] = true
 	}
 	for _, n := range names {
 		if !known[n] {

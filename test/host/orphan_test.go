@@ -32,6 +32,7 @@ func TestAPrivateDaemonOutlivesItsClientOnlyToEnd(t *testing.T) {
 		daemon, state = privateDaemon(cmd.Process.Pid)
 		return state != "" && strings.Contains(readFile(t, "/proc/self/mountinfo"), state+"/run/scratch/")
 	})
+	t.Cleanup(func() { _ = os.RemoveAll(filepath.Dir(state)) }) // the client would have
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
