@@ -118,7 +118,7 @@ const settle = 10 * time.Millisecond
 
 // interleave takes rounds samples of each contender, one of each in turn, after a
 // few that do not count.
-func interleave(ctx context.Context, rounds int, cs []contender) ([]samples, error) {
+func interleave(ctx context.Context, rounds int, pause time.Duration, cs []contender) ([]samples, error) {
 	const warm = 5
 	out := make([]samples, len(cs))
 	for round := range rounds + warm {
@@ -130,7 +130,7 @@ func interleave(ctx context.Context, rounds int, cs []contender) ([]samples, err
 			if round >= warm {
 				out[i] = append(out[i], took)
 			}
-			time.Sleep(settle) //nolint:forbidigo // see settle
+			time.Sleep(pause) //nolint:forbidigo // see settle
 		}
 		if err := ctx.Err(); err != nil {
 			return nil, err

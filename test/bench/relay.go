@@ -161,7 +161,7 @@ func measureTrip(ctx context.Context, o options, d *daemon) ([]row, error) {
 		_, err := p.Next(ctx)
 		return time.Since(start), err
 	}
-	got, err := interleave(ctx, o.rounds*10, []contender{{"raw pipes", raw}, {"pinfold", ours}})
+	got, err := interleave(ctx, o.rounds*10, 0, []contender{{"raw pipes", raw}, {"pinfold", ours}})
 	if err != nil {
 		return nil, err
 	}

@@ -76,7 +76,7 @@ func measureSpawn(ctx context.Context, o options, d *daemon) ([]row, error) {
 	if b, ok := bwrap(ctx, "true"); ok {
 		cs = append(cs, b)
 	}
-	got, err := interleave(ctx, o.rounds, cs)
+	got, err := interleave(ctx, o.rounds, settle, cs)
 	if err != nil {
 		return nil, err
 	}
@@ -118,7 +118,7 @@ func measureEcho(ctx context.Context, o options, d *daemon) ([]row, error) {
 			return firstByte(ctx, "bwrap", bwrapArgs("echo", "x")...)
 		}})
 	}
-	got, err := interleave(ctx, o.rounds, cs)
+	got, err := interleave(ctx, o.rounds, settle, cs)
 	if err != nil {
 		return nil, err
 	}
