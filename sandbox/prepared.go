@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"reflect"
 
 	"pinfold/sandbox/internal/linux"
 	"pinfold/sandbox/internal/stagewire"
@@ -44,13 +43,6 @@ func (s *Stage) forsake(a answer) {
 	}
 	// The only failure left is a stage that is gone, and then so is the pen.
 	_ = (&Prepared{stage: s, id: q.Pen}).Abort(context.Background())
-}
-
-// Fits reports whether p is the pen that spec describes but for its cgroup, which a
-// prepared pen brings along.
-func (p *Prepared) Fits(spec Spec) bool {
-	spec.Site.Cgroup, spec.Site.Join = p.spec.Site.Cgroup, p.spec.Site.Join
-	return reflect.DeepEqual(spec.Site, p.spec.Site) && reflect.DeepEqual(spec.Profile, p.spec.Profile)
 }
 
 // Launch gives p its command and brings the target to its last gate, as Stage.Launch

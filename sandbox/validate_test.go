@@ -14,12 +14,12 @@ func goodSpec() Spec {
 		Profile: Profile{
 			Name: "p", Hostname: "pen", Proc: ProcMasked, Net: NetNone, Exec: ExecAnything, Stdin: StdinPipe,
 			View:    []Entry{{Kind: EntryBind, Path: "/usr", Source: "/usr"}},
-			Attach:  []Attach{{Path: "/work", Writable: true}},
+			Attach:  []Attach{{Path: "/proj", Writable: true}},
 			Private: []Tmpfs{{Path: "/tmp", Size: 1, Inodes: 1, Mode: 0o1777}},
 			Seccomp: Filter{Base: "default"}, Controls: controls,
 		},
 		Site:    Site{UID: 1000, GID: 1000, Attach: []Identity{{1, 2}}, Cgroup: "callers/1000/s/p"},
-		Command: Command{Program: "/usr/bin/true", Argv: []string{"true"}, Env: []string{"A=b"}, Dir: "/work"},
+		Command: Command{Program: "/usr/bin/true", Argv: []string{"true"}, Env: []string{"A=b"}, Dir: "/proj"},
 	}
 }
 
@@ -71,7 +71,7 @@ func TestValidateBad(t *testing.T) {
 		{"huge tmpfs", func(s *Spec) { s.Profile.Private[0].Size = MaxTmpfs + 1 }, "size"},
 		{"tmpfs without inodes", func(s *Spec) { s.Profile.Private[0].Inodes = 0 }, "inodes"},
 		{"set-id tmpfs", func(s *Spec) { s.Profile.Private[0].Mode = 0o4777 }, "mode"},
-		{"deny above an attach", func(s *Spec) { s.Profile.Deny = []Deny{{Path: "/work", Absent: AbsentSkip}} }, "holds the attach"},
+		{"deny above an attach", func(s *Spec) { s.Profile.Deny = []Deny{{Path: "/proj", Absent: AbsentSkip}} }, "holds the attach"},
 		{"deny with a bad answer", func(s *Spec) { s.Profile.Deny = []Deny{{Path: "/srv/a", Absent: "x"}} }, "absent"},
 		{"rule without access", func(s *Spec) { s.Profile.Landlock.Rules = []Rule{{"/usr", ""}} }, "access"},
 		{"rule with other letters", func(s *Spec) { s.Profile.Landlock.Rules = []Rule{{"/usr", "rz"}} }, "access"},
@@ -130,12 +130,12 @@ func TestBelow(t *testing.T) {
 		p, dir string
 		want   bool
 	}{
-		{"/work", "/work", true},
-		{"/work/a", "/work", true},
-		{"/work-evil", "/work", false},
-		{"/", "/work", false},
+		{"/proj", "/proj", true},
+		{"/proj/a", "/proj", true},
+		{"/proj-evil", "/proj", false},
+		{"/", "/proj", false},
 		{"/a", "/", true},
-		{"/wor", "/work", false},
+		{"/pro", "/proj", false},
 	}
 	for _, tt := range tests {
 		if got := Below(tt.p, tt.dir); got != tt.want {

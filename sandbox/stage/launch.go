@@ -17,11 +17,11 @@ const gateTimeout = 30 * time.Second
 // launch answers one request to launch or to prepare a pen: files are the caller's
 // connection and the attaches.
 func (s *server) launch(ctx context.Context, m stagewire.Message, files []*os.File) (any, []int, error) {
-	l, err := s.read(m)
-	if err != nil {
+	l := newLauncher(s)
+	defer l.wipe()
+	if err := l.read(m); err != nil {
 		return nil, nil, err
 	}
-	defer l.wipe()
 	if len(files) == 0 {
 		return nil, nil, refused("cannot launch without the caller's connection")
 	}
@@ -60,30 +60,26 @@ func (s *server) launch(ctx context.Context, m stagewire.Message, files []*os.Fi
 	return a, out, errors.Join(err, l.close())
 }
 
-// read makes a launcher of a request.
-func (s *server) read(m stagewire.Message) (*launcher, error) {
+// read takes what a request says.
+func (l *launcher) read(m stagewire.Message) (err error) {
 	var r stagewire.Launch
 	if err := stagewire.Unmarshal(m.Body, &r); err != nil {
-		return nil, refused("cannot read the spec: %w", err)
+		return refused("cannot read the spec: %w", err)
 	}
-	l := newLauncher(s)
+	l.sent, l.raw = r.Command, r.Profile
 	if err := stagewire.Unmarshal(r.Site, &l.site); err != nil {
-		return nil, refused("cannot read the site: %w", err)
+		return refused("cannot read the site: %w", err)
 	}
 	if (m.Op == stagewire.OpPrepare) != (len(r.Command) == 0) {
-		return nil, refused("cannot launch without a command, nor prepare a pen with one")
+		return refused("cannot launch without a command, nor prepare a pen with one")
 	}
 	if m.Op == stagewire.OpLaunch {
-		c, err := readCommand(r.Command)
-		if err != nil {
-			return nil, err
+		if l.c, err = readCommand(r.Command); err != nil {
+			return err
 		}
-		l.c, l.sent = c, r.Command
 	}
-	var err error
 	l.key, err = launchKey(r)
-	l.raw = r.Profile
-	return l, err
+	return err
 }
 
 // launchKey is the key of the profile to launch: that of what was sent, or the one

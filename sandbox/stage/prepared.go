@@ -16,8 +16,9 @@ import (
 
 // A prepared pen is one whose target waits for its command with all that confines it
 // in force. Time passes before that comes, and the host's files change. What was built
-// is given a command only if the same would be built now: each mask and pin is read back
-// at the last gate as for every pen, and here is looked for what nothing holds.
+// is given a command only if the same would be built now: the way to each denied path is
+// walked again and compared here, and each mask and pin is read back at the last gate as
+// for every pen.
 
 // errAttached refuses to prepare a pen where its trees would lie in the host's mount table
 // for as long as it waits: what is masked in them could then not be moved by anybody.

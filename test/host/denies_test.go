@@ -21,10 +21,10 @@ func TestVerdictTellsOfDenies(t *testing.T) {
 		outside        func(place string) error
 		want           []proto.DenyEvent
 	}{
-		{"check", "echo x > .env", nil, []proto.DenyEvent{{Path: "/work/.env", Change: proto.DenyAppeared}}},
+		{"check", "echo x > .env", nil, []proto.DenyEvent{{Path: "/proj/.env", Change: proto.DenyAppeared}}},
 		{"check", "echo x > env", nil, nil},
 		{"placeholder", "rm -rf .env; true", nil, nil},
-		{"placeholder", "true", os.Remove, []proto.DenyEvent{{Path: "/work/.env", Change: proto.DenyRemoved}}},
+		{"placeholder", "true", os.Remove, []proto.DenyEvent{{Path: "/proj/.env", Change: proto.DenyRemoved}}},
 	} {
 		d := start(t, basic("", "      deny: [ \"${workspace}/.env\" ]\n      absent: "+tt.absent))
 		p := spawn(t, d.agent(), shell("exec 2>&-; pwd; read x; "+tt.script))
@@ -43,7 +43,7 @@ func TestVerdictTellsOfDenies(t *testing.T) {
 		}
 		_, _, v := output(t, p)
 		for i, e := range tt.want {
-			tt.want[i].Path = strings.Replace(e.Path, "/work", dir, 1)
+			tt.want[i].Path = strings.Replace(e.Path, "/proj", dir, 1)
 		}
 		if diff := cmp.Diff(tt.want, v.Denies); diff != "" {
 			t.Errorf("absent: %s, %q: denies of the verdict differ (-want +got):\n%s", tt.absent, tt.script, diff)
