@@ -40,6 +40,10 @@ func TestPrepared(t *testing.T) {
 	var pid int
 	until(t, "the target to be in its cgroup", func() bool { pid = onlyPid(t, job); return pid > 0 })
 	until(t, "the target to wait for its command", func() bool { return confined(t, pid) })
+	init := onlyPid(t, b.base+"/"+s.Site.Cgroup+"/init")
+	until(t, "PID 1 to have given up its rights", func() bool {
+		return shows(t, init, fmt.Sprintf("Uid:\t%d\t%[1]d\t%[1]d\t%[1]d\n", dynFirst), "CapPrm:\t0000000000000000\n", "CapEff:\t0000000000000000\n", "NoNewPrivs:\t1\n")
+	})
 	write(t, w+"/f", "made later\n")
 	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 	defer cancel()
@@ -86,11 +90,17 @@ func onlyPid(t *testing.T, dir string) int {
 // confined reports whether a process sleeps with all that confines it in force.
 func confined(t *testing.T, pid int) bool {
 	t.Helper()
+	return shows(t, pid, "State:\tS", "Uid:\t4242\t4242\t4242\t4242\n", "CapBnd:\t0000000000000000\n", "NoNewPrivs:\t1\n", "Seccomp:\t2\n")
+}
+
+// shows reports whether a process's status has all of these.
+func shows(t *testing.T, pid int, all ...string) bool {
+	t.Helper()
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"State:\tS", "Uid:\t4242\t4242\t4242\t4242\n", "CapBnd:\t0000000000000000\n", "NoNewPrivs:\t1\n", "Seccomp:\t2\n"} {
+	for _, want := range all {
 		if !strings.Contains(string(b), want) {
 			return false
 		}

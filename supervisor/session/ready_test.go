@@ -9,7 +9,7 @@ import (
 )
 
 func someKind(edit func(*kind)) *kind {
-	k := &kind{limits: cgroup.NoLimits(), quota: cgroup.NoLimits()}
+	k := &kind{limits: cgroup.NoLimits(), quota: cgroup.NoLimits(), mounts: []sandbox.MountFacts{{ID: 7, Flags: 2}}}
 	k.spec.Profile.View = []sandbox.Entry{{Kind: sandbox.EntryBind, Path: "/usr", Source: "/usr"}}
 	k.spec.Site = sandbox.Site{UID: 1000, GID: 1000, Attach: []sandbox.Identity{{Dev: 1, Ino: 2}}}
 	k.spec.Command = sandbox.Command{Argv: []string{"true"}, Env: []string{"KEY=secret"}}
@@ -30,6 +30,8 @@ func TestKindsAreAlike(t *testing.T) {
 		"another view":       {func(k *kind) { k.spec.Profile.View[0].Writable = true }, false},
 		"another uid":        {func(k *kind) { k.spec.Site.UID++ }, false},
 		"another workspace":  {func(k *kind) { k.spec.Site.Attach[0].Ino++ }, false},
+		"another mount":      {func(k *kind) { k.mounts[0].ID++ }, false},
+		"a remounted one":    {func(k *kind) { k.mounts[0].Flags |= 1 }, false},
 		"another stdin":      {func(k *kind) { k.spec.Profile.Stdin = sandbox.StdinNull }, false},
 		"another limit":      {func(k *kind) { k.limits.Memory = 1 << 20 }, false},
 		"another quota":      {func(k *kind) { k.quota.Pids = 7 }, false},
