@@ -279,6 +279,8 @@ func failure(f *stagewire.Failure) error {
 		return errForgot
 	case stagewire.KindStale:
 		return ErrStale
+	case stagewire.KindGone:
+		return fmt.Errorf("%w: %s", ErrGone, f.Say)
 	case stagewire.KindStep:
 		return &StepError{Step: f.Step, Text: f.Text, Where: f.Where, Errno: syscall.Errno(f.Errno), Hint: f.Hint}
 	case stagewire.KindLack:

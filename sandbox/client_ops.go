@@ -64,6 +64,7 @@ type Launched struct {
 	InitUID     uint32      `json:"init_uid,omitzero"` // what PID 1 is to have become once the target runs; 0: cannot be told apart
 	Pid         int         `json:"pid"`
 	Enforcement Enforcement `json:"enforcement"`
+	Mark        Mark        `json:"mark"`          // without Enforcement
 	Laps        []Lap       `json:"laps,omitzero"` // where Command.Timed asked for them
 	Files       []string    `json:"files"`         // what each descriptor is: init, target, status, stdin, stdout, stderr, pty, relay, gate
 }
@@ -102,8 +103,8 @@ func (s *Stage) Launch(ctx context.Context, conn *os.File, spec Spec, attach []*
 
 // pen takes over what was launched.
 func (s *Stage) pen(ctx context.Context, spec Spec, l Launched, files []*os.File) (p *Pen, err error) {
-	p = &Pen{stage: s, id: l.Pen, InitPid: l.InitPid, initUID: l.InitUID, Pid: l.Pid, Enforcement: l.Enforcement, Laps: l.Laps, program: spec.Command.Program}
-	p.files, err = byName(l.Files, files)
+	p = &Pen{stage: s, id: l.Pen, InitPid: l.InitPid, initUID: l.InitUID, Pid: l.Pid, Enforcement: l.Enforcement, Laps: l.Laps, mark: l.Mark, program: spec.Command.Program}
+	p.files, err = byName(l.Files, files, FileInit, FileTarget, FileStatus, FileStdout, FileGate)
 	if err == nil && s.v2() != "" {
 		p.job = filepath.Join(s.v2(), spec.Site.Cgroup, "job")
 	}
@@ -187,21 +188,22 @@ func (s *Stage) abandon(a answer) {
 	_ = (&Pen{stage: s, id: l.Pen}).Abort(context.Background())
 }
 
-func byName(names []string, files []*os.File) (map[string]*os.File, error) {
+// byName gives each descriptor its name; those of need must be there.
+func byName(names []string, files []*os.File, need ...string) (map[string]*os.File, error) {
 	if len(names) != len(files) {
-		return nil, fmt.Errorf("cannot launch: the stage names %d descriptors and sent %d", len(names), len(files))
+		return nil, fmt.Errorf("cannot take the pen's descriptors: the stage names %d and sent %d", len(names), len(files))
 	}
 	m := make(map[string]*os.File, len(files))
 	for i, n := range names {
 		m[n] = files[i]
 	}
-	for _, n := range []string{FileInit, FileTarget, FileStatus, FileStdout, FileGate} {
+	for _, n := range need {
 		if m[n] == nil {
-			return nil, fmt.Errorf("cannot launch: the stage sent no %s descriptor", n)
+			return nil, fmt.Errorf("cannot take the pen's descriptors: the stage sent no %s", n)
 		}
 	}
 	if len(m) != len(files) {
-		return nil, fmt.Errorf("cannot launch: the stage sent a descriptor twice")
+		return nil, errors.New("cannot take the pen's descriptors: the stage sent one twice")
 	}
 	return m, nil
 }

@@ -32,6 +32,7 @@ type Pen struct {
 	initUID uint32 // what PID 1 is to become
 	program string // path inside the pen
 	job     string // directory of the job cgroup in v2, or ""
+	mark    Mark   // without what was read back
 	files   map[string]*os.File
 }
 
@@ -45,7 +46,7 @@ func (p *Pen) Start(ctx context.Context) (*Process, error) {
 	if err != nil {
 		return nil, errors.Join(err, p.Abort(context.WithoutCancel(ctx)))
 	}
-	r, from, err := q.next(ctx)
+	r, from, err := q.next(ctx, linux.Receive)
 	if err == nil {
 		switch r := r.(type) {
 		case launch.Started:
@@ -134,7 +135,7 @@ func (p *Pen) process() (*Process, error) {
 		Pid: p.Pid, InitPid: p.InitPid, Enforcement: p.Enforcement,
 		Stdin: p.files[FileStdin], Stdout: p.files[FileStdout], Stderr: p.files[FileStderr],
 		PTY: p.files[FilePTY], Relay: p.files[FileRelay],
-		stage: p.stage, id: p.id, job: p.job,
+		stage: p.stage, id: p.id, job: p.job, mark: p.mark,
 		init: p.files[FileInit], target: p.files[FileTarget], status: p.files[FileStatus],
 		reading: make(chan struct{}, 1),
 	}
@@ -157,7 +158,8 @@ type Process struct {
 	stage                *Stage
 	id                   uint64
 	job                  string
-	init, target, status *os.File
+	mark                 Mark     // without what was read back
+	init, target, status *os.File // target is nil where it had ended before the pen was adopted
 
 	reading chan struct{} // holds one token while somebody reads the status socket
 	ended   *Status       // guarded by reading
@@ -166,16 +168,16 @@ type Process struct {
 	released bool
 }
 
-// next takes one record from PID 1, with what the kernel says of its sender; the caller
-// is the only reader.
-func (p *Process) next(ctx context.Context) (launch.Record, *unix.Ucred, error) {
+// next takes one record from PID 1, or looks at it, with what the kernel says of its
+// sender; the caller is the only reader.
+func (p *Process) next(ctx context.Context, receive func(*os.File, []byte) (linux.Message, error)) (launch.Record, *unix.Ucred, error) {
 	ran := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(ran)
 		_ = p.status.SetReadDeadline(time.Unix(1, 0)) // a closed socket wakes the reader by itself
 	})
 	buf := make([]byte, launch.MaxRecord+1) // one more: a longer record is an error, not cut
-	m, err := linux.Receive(p.status, buf)
+	m, err := receive(p.status, buf)
 	if !stop() {
 		<-ran // else it could cut short a later read
 		if e := p.status.SetReadDeadline(time.Time{}); e != nil && err == nil {
@@ -197,7 +199,8 @@ func (p *Process) next(ctx context.Context) (launch.Record, *unix.Ucred, error) 
 }
 
 // Wait returns the target's end as PID 1 reported it. It may be called again and
-// from several goroutines. ErrLost: PID 1 went without a record.
+// from several goroutines. ErrLost: PID 1 went without a record. The record stays in
+// the socket for as long as PID 1 does, so that whoever adopts the pen finds it again.
 func (p *Process) Wait(ctx context.Context) (Status, error) {
 	select {
 	case p.reading <- struct{}{}:
@@ -206,13 +209,17 @@ func (p *Process) Wait(ctx context.Context) (Status, error) {
 	}
 	defer func() { <-p.reading }()
 	for p.ended == nil {
-		r, _, err := p.next(ctx)
+		r, _, err := p.next(ctx, linux.Peek)
 		if err != nil {
 			return Status{}, err
 		}
 		if e, ok := r.(launch.Ended); ok {
 			s := statusOf(e)
 			p.ended = &s
+			continue
+		}
+		if _, _, err := p.next(ctx, linux.Receive); err != nil { // what else there is lies before it
+			return Status{}, err
 		}
 	}
 	return *p.ended, nil

@@ -12,10 +12,14 @@ import (
 )
 
 // Signal sends sig to the main process's group, by pidfd: PIDFD_SIGNAL_PROCESS_GROUP,
-// Linux 6.9; before that to each member of the job cgroup that is in the group.
+// Linux 6.9; before that, and where the main process had ended before its pen was
+// adopted, to each member of the job cgroup that is in the group.
 // os.ErrProcessDone when nobody is left in it.
 func (p *Process) Signal(sig syscall.Signal) error {
-	err := linux.KillGroup(p.target, sig)
+	err := error(syscall.EINVAL)
+	if p.target != nil {
+		err = linux.KillGroup(p.target, sig)
+	}
 	if errors.Is(err, syscall.EINVAL) {
 		err = p.signalMembers(sig)
 	}

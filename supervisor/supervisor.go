@@ -259,6 +259,9 @@ func (d *daemon) openStage(ctx context.Context) (func() error, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := s.Settle(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("cannot remove what pens of an earlier daemon left: %w", err), s.Close())
+	}
 	d.stage = s
 	d.host = &session.Host{
 		Stage: s, Cgroups: d.cgroups, Audit: d.audit, Hasher: d.hasher, Floods: d.floods, Registry: session.NewRegistry(r.First, r.Count), Buffers: relay.NewBuffers(),

@@ -208,7 +208,7 @@ func (s *server) programOf(p *profile, b sandbox.Build) (*variant, error) {
 	if err != nil {
 		return nil, refused("%w", err)
 	}
-	img, err := prog.Memfd("pinfold-init", s.runDir())
+	img, err := prog.Memfd(imageName(s.config.State), s.runDir())
 	if err != nil {
 		return nil, failed("write the image", err)
 	}

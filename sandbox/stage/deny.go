@@ -352,6 +352,9 @@ func (d *denier) watch(y sandbox.Deny, h *holder, at string, cur *os.File, names
 	}
 	w, err := newWatch(y.Path, root, rel, h.acts, id)
 	if err == nil {
+		if h.orig == nil {
+			w.seen = path.Join(h.path, at, path.Join(names...))
+		}
 		d.watches = append(d.watches, w)
 	}
 	return err

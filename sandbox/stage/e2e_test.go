@@ -27,6 +27,9 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "--state" {
 		os.Exit(stage.Run(context.Background(), os.Args[1:], os.Stderr))
 	}
+	if len(os.Args) > 1 && os.Args[1] == mortalFlag {
+		os.Exit(mortal(context.Background(), os.Stdin, os.Stdout))
+	}
 	os.Exit(m.Run())
 }
 

@@ -43,6 +43,8 @@ func answerOf(err error) *stagewire.Failure {
 		f.Kind = stagewire.KindForgot
 	case errors.Is(err, errStale):
 		f.Kind = stagewire.KindStale
+	case errors.Is(err, sandbox.ErrGone):
+		f.Kind = stagewire.KindGone
 	case errors.As(err, &no):
 		f.Kind = stagewire.KindRefused
 	case errors.As(err, &step):

@@ -13,6 +13,7 @@ import (
 
 // host is what the stage finds once, at its start, and Programs depend on.
 type host struct {
+	boot    string   // of the host: random(4)
 	ignored []int    // signals that it was started with ignored, and so PID 1 is
 	lastCap int      // highest capability of this kernel
 	closed  []string // files of /proc that root alone may open, or that are not there
@@ -25,6 +26,9 @@ func findHost() (host, error) {
 	var h host
 	var err error
 	if h.ignored, err = linux.IgnoredSignals(); err != nil {
+		return h, err
+	}
+	if h.boot, err = bootID(); err != nil {
 		return h, err
 	}
 	b, err := linux.ReadProc("/proc/sys/kernel/cap_last_cap", maxProcFile)

@@ -412,6 +412,9 @@ func (l *launcher) answer(e sandbox.Enforcement) (any, []int, error) {
 		a.InitUID = l.s.initUID()
 	}
 	err := l.processes()
+	if err == nil {
+		a.Mark, err = l.mark()
+	}
 	var n int
 	if err == nil {
 		if n, err = linux.DupNumber(l.status); err == nil {

@@ -32,6 +32,8 @@ type pen struct {
 	prog  *image.Program
 	made  []*place
 
+	adopted bool // PID 1 is no child of ours, and what it executes is not known step by step
+
 	watching sync.Mutex
 	watches  []*watch            // guarded by watching; nil once the pen is gone
 	changed  []sandbox.DenyEvent // what was seen last, guarded by watching
@@ -97,7 +99,7 @@ func (s *pens) abandon() {
 // reap waits for PID 1, then removes what its launch put on the host. The pen stays
 // known, so that its steps can be named.
 func (s *server) reap(p *pen) {
-	p.err = linux.Reap(p.pidfd)
+	p.err = p.wait()
 	p.shut()
 	p.unwatch()
 	p.err = errors.Join(p.err, s.dropPlaces(p.made))
@@ -109,6 +111,14 @@ func (s *server) reap(p *pen) {
 	}
 	linux.CloseAll(p.pidfd)
 	close(p.gone)
+}
+
+// wait waits for PID 1. One that was adopted is reaped by whose child it has become.
+func (p *pen) wait() error {
+	if p.adopted {
+		return linux.WaitGone(p.pidfd)
+	}
+	return linux.Reap(p.pidfd)
 }
 
 // shut closes the last gate and reports whether the stage still had it.
@@ -179,6 +189,9 @@ func (s *server) onPen(ctx context.Context, m stagewire.Message) (any, error) {
 	}
 	switch m.Op {
 	case stagewire.OpStep:
+		if p.adopted {
+			return nil, refused("what pen %d executes is not known", q.Pen)
+		}
 		return stagewire.Text{Text: p.prog.Step(q.Step), Where: p.prog.Where(q.Step)}, nil
 	case stagewire.OpDenies:
 		return p.denies(), nil
@@ -188,7 +201,8 @@ func (s *server) onPen(ctx context.Context, m stagewire.Message) (any, error) {
 			return nil, err
 		}
 	case stagewire.OpReaped, stagewire.OpHello, stagewire.OpLook, stagewire.OpScratch, stagewire.OpDropScratch, stagewire.OpLaunch, stagewire.OpPrepare, stagewire.OpCommand,
-		stagewire.OpHome, stagewire.OpPlace, stagewire.OpEnd, stagewire.OpRmdir:
+		stagewire.OpHome, stagewire.OpPlace, stagewire.OpEnd, stagewire.OpRmdir,
+		stagewire.OpAdopt, stagewire.OpSettle:
 	}
 	select {
 	case <-p.gone:

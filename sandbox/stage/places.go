@@ -166,8 +166,9 @@ func (p *place) remove() error {
 	return err
 }
 
-// newPlaces removes what an earlier stage left behind. A pen that outlived that
-// stage keeps its mask until then: the directory below it is all that goes.
+// newPlaces finds what an earlier stage left behind. Pens that have outlived it need
+// theirs: a directory that is removed takes what is mounted on it along, in every
+// namespace. So each stays until settle.
 func newPlaces(dir string) (*places, error) {
 	s := &places{dir: dir, held: map[sandbox.Identity]*place{}}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -179,34 +180,55 @@ func newPlaces(dir string) (*places, error) {
 	}
 	var errs []error
 	for _, e := range all {
-		errs = append(errs, sweepPlace(filepath.Join(dir, e.Name())))
+		p, err := foundPlace(filepath.Join(dir, e.Name()))
+		if p != nil {
+			s.held[p.id] = p
+		}
+		errs = append(errs, err)
 	}
 	return s, errors.Join(errs...)
 }
 
-func sweepPlace(file string) error {
+// foundPlace returns the placeholder of a record, which nobody needs yet, or removes the
+// record when there is none.
+func foundPlace(file string) (*place, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	var r placeRecord
 	if stagewire.Unmarshal(b, &r) != nil || filepath.Base(file)[0] == '.' {
-		return os.Remove(file) // not finished: nothing was made yet
+		return nil, os.Remove(file) // not finished: nothing was made yet
 	}
 	d, err := linux.OpenAt(nil, r.Dir, unix.O_PATH|unix.O_DIRECTORY, linux.Strict)
 	if err != nil {
-		return os.Remove(file) // its directory is gone, and it with it
+		return nil, os.Remove(file) // its directory is gone, and it with it
 	}
-	defer linux.CloseAll(d)
 	st, err := linux.LstatAt(d, r.Name)
-	if err != nil {
-		return os.Remove(file)
-	}
-	if r.ID == (sandbox.Identity{}) && st.Mode == unix.S_IFDIR|placeholderMode && st.Uid == r.UID {
+	if err == nil && r.ID == (sandbox.Identity{}) && st.Mode == unix.S_IFDIR|placeholderMode && st.Uid == r.UID {
 		r.ID = idOf(st) // killed between making it and saying so
 	}
-	p := &place{id: r.ID, parent: d, name: r.Name, peer: linux.Peer{UID: r.UID, GID: st.Gid}}
-	return errors.Join(p.remove(), os.Remove(file))
+	if err != nil || idOf(st) != r.ID {
+		linux.CloseAll(d)
+		return nil, os.Remove(file) // somebody else's by now
+	}
+	return &place{id: r.ID, parent: d, name: r.Name, peer: linux.Peer{UID: r.UID, GID: st.Gid}, record: file}, nil
+}
+
+// settle removes the placeholders that no pen needs: those of an earlier stage's pens
+// that have ended.
+func (s *places) settle() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var errs []error
+	for id, p := range s.held {
+		if p.users == 0 {
+			delete(s.held, id)
+			errs = append(errs, p.remove(), os.Remove(p.record))
+			linux.CloseAll(p.parent)
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func itoa(n uint32) string { return strconv.FormatUint(uint64(n), 10) }

@@ -279,6 +279,10 @@ func (s *server) serve(ctx context.Context, m stagewire.Message, files []*os.Fil
 		body, fds, err = s.launch(ctx, m, files)
 	case stagewire.OpCommand:
 		body, fds, err = s.command(ctx, m.Body)
+	case stagewire.OpAdopt:
+		body, fds, err = s.adopt(ctx, m.Body)
+	case stagewire.OpSettle:
+		err = s.places.settle()
 	case stagewire.OpAbort, stagewire.OpReaped, stagewire.OpStep, stagewire.OpDenies:
 		body, err = s.onPen(ctx, m)
 	case stagewire.OpHello:

@@ -248,7 +248,7 @@ func TestPlacesSweep(t *testing.T) {
 	}
 	defer linux.CloseAll(d)
 	me := linux.Peer{UID: 0}
-	for _, n := range []string{"empty", "used", "swapped"} {
+	for _, n := range []string{"empty", "used", "swapped", "needed"} {
 		if _, err := s.hold(d, n, me); err != nil {
 			t.Fatal(err)
 		}
@@ -265,15 +265,36 @@ func TestPlacesSweep(t *testing.T) {
 	if err := os.WriteFile(dir+"/.new-1", []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := newPlaces(dir); err != nil { // as after a crash
+	next, err := newPlaces(dir) // as after a crash
+	if err != nil {
 		t.Fatal(err)
 	}
-	for n, want := range map[string]bool{"empty": false, "used": true, "swapped": true} {
-		if _, err := os.Stat(w + "/" + n); (err == nil) != want {
-			t.Errorf("Stat(%s) = %v; want there %v", n, err, want)
+	st, err := linux.LstatAt(d, "needed")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := next.again(idOf(st)) // of a pen that lived on
+	if p == nil {
+		t.Fatal("again() = nil; want the placeholder that is there")
+	}
+	there := func(when string, all map[string]bool, records int) {
+		t.Helper()
+		for n, want := range all {
+			if _, err := os.Stat(w + "/" + n); (err == nil) != want {
+				t.Errorf("%s: Stat(%s) = %v; want there %v", when, n, err, want)
+			}
+		}
+		if left, err := os.ReadDir(dir); err != nil || len(left) != records {
+			t.Errorf("%s: records left: %v, %v; want %d", when, left, err, records)
 		}
 	}
-	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
-		t.Errorf("records left: %v, %v", left, err)
+	there("found", map[string]bool{"empty": true, "used": true, "swapped": true, "needed": true}, 3)
+	if err := next.settle(); err != nil {
+		t.Error(err)
 	}
+	there("settled", map[string]bool{"empty": false, "used": true, "swapped": true, "needed": true}, 1)
+	if err := next.drop(p); err != nil {
+		t.Error(err)
+	}
+	there("dropped", map[string]bool{"used": true, "swapped": true, "needed": false}, 0)
 }

@@ -279,6 +279,7 @@ type procStatus struct {
 	uid, gid   uint32
 	sameIDs    bool // real, effective, saved and file-system ids are one
 	groups     string
+	innermost  string // pid in the innermost namespace
 	caps       sandbox.CapSets
 	noNewPrivs bool
 	seccomp    int
@@ -301,6 +302,7 @@ func readStatus(pid int) (*procStatus, error) {
 	}
 	s := &procStatus{groups: f["Groups"], noNewPrivs: f["NoNewPrivs"] == "1", umask: f["Umask"], leads: f["NSsid"] != "" && f["NSsid"] == f["NSpid"]}
 	uids, gids := strings.Fields(f["Uid"]), strings.Fields(f["Gid"])
+	s.innermost = f["NSpid"][strings.LastIndexByte(f["NSpid"], '\t')+1:]
 	if len(uids) != 4 || len(gids) != 4 {
 		return nil, errors.New("no ids in the status")
 	}

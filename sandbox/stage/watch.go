@@ -17,7 +17,8 @@ import (
 // meanwhile can lead it astray.
 type watch struct {
 	path string   // as the profile has it
-	root *os.File // O_PATH, of its own
+	seen string   // where that is in the view, whose root has no path of the host's; empty: root has one
+	root *os.File // O_PATH, of its own; nil: it was not found again
 	rel  string   // below root
 	peer linux.Peer
 	id   sandbox.Identity // of the placeholder; zero: nothing was there
@@ -63,6 +64,9 @@ func (w *watch) look() sandbox.DenyChange {
 
 // open opens what is at the path now.
 func (w *watch) open() (f *os.File, id sandbox.Identity, err error) {
+	if w.root == nil {
+		return nil, sandbox.Identity{}, unix.ESTALE
+	}
 	f, err = linux.OpenAt(w.root, w.rel, unix.O_PATH|unix.O_NOFOLLOW, linux.Beneath)
 	if errors.Is(err, unix.EACCES) { // a file system of its own may know its owner alone: mount.fuse3(8)
 		err = linux.AsPeer(w.peer, func() (err error) {

@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// imageMode lets everybody execute an image and nobody read it, so that whoever
+// Mode lets everybody execute an image and nobody read it, so that whoever
 // runs one without CAP_DAC_OVERRIDE over it is not dumpable from its first
 // instruction: execve(2), PR_SET_DUMPABLE in prctl(2).
-const imageMode = 0o111
+const Mode = 0o111
 
 // seals forbid every change. F_SEAL_EXEC: Linux 6.3.
 const (
@@ -92,7 +92,7 @@ func fill(f *os.File, b []byte) error {
 	if _, err := f.Write(b); err != nil {
 		return err
 	}
-	return f.Chmod(imageMode)
+	return f.Chmod(Mode)
 }
 
 func bug(what string, err error) error {

@@ -221,8 +221,8 @@ func TestMemfdIsSealed(t *testing.T) {
 		t.Errorf("write to the image = %v; want EPERM", err)
 	}
 	var st unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &st); err != nil || st.Mode&0o7777 != imageMode {
-		t.Errorf("mode = %#o, %v; want %#o", st.Mode&0o7777, err, imageMode)
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil || st.Mode&0o7777 != Mode {
+		t.Errorf("mode = %#o, %v; want %#o", st.Mode&0o7777, err, Mode)
 	}
 }
 

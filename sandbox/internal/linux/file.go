@@ -235,6 +235,13 @@ func StreamPipe() (r, w int, err error) {
 	return p[0], p[1], nil
 }
 
+// AccessMode returns how f was opened: O_RDONLY, O_WRONLY or O_RDWR of F_GETFL, fcntl(2).
+func AccessMode(f *os.File) (int, error) {
+	var n int
+	err := retry("fcntl F_GETFL", func() (err error) { n, err = unix.FcntlInt(uintptr(fd(f)), unix.F_GETFL, 0); return })
+	return n & unix.O_ACCMODE, err
+}
+
 // Pollable returns f's descriptor as a file that the runtime waits for without a
 // thread. The open file becomes non-blocking; f is closed whatever happens.
 func Pollable(f *os.File) (*os.File, error) {

@@ -1,7 +1,9 @@
 package linux
 
 import (
+	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"strconv"
 	"syscall"
@@ -47,6 +49,29 @@ func TakeFile(pidfd *os.File, n int, name string) (*os.File, error) {
 		return nil, err
 	}
 	return os.NewFile(uintptr(got), name), nil
+}
+
+// Ended reports whether the process of pidfd has ended, reaped or not.
+func Ended(pidfd *os.File) (bool, error) {
+	p := []unix.PollFd{{Fd: int32(fd(pidfd)), Events: unix.POLLIN}}
+	var n int
+	err := retry("poll", func() (err error) { n, err = unix.Poll(p, 0); return })
+	return n > 0, err
+}
+
+// StartTime returns when a process was started, in clock ticks since the boot: field 22
+// of proc_pid_stat(5). The name before it may hold anything but ends at the last
+// parenthesis.
+func StartTime(pid int) (uint64, error) {
+	b, err := ReadProc("/proc/"+strconv.Itoa(pid)+"/stat", 4096)
+	if err != nil {
+		return 0, err
+	}
+	f := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
+	if len(f) < 20 {
+		return 0, fmt.Errorf("cannot read the start of process %d: %q", pid, b)
+	}
+	return strconv.ParseUint(string(f[19]), 10, 64)
 }
 
 // Kill sends sig to the process of pidfd: pidfd_send_signal(2), Linux 5.1.

@@ -100,15 +100,20 @@ type Message struct {
 // every descriptor closed) when the message does not fit. A peer that ends with
 // something unread makes ECONNRESET once, ahead of what it had sent: unix(7). That
 // is read on from; a second one is an error.
-func Receive(s *os.File, buf []byte) (Message, error) {
-	m, err := receive(s, buf)
+func Receive(s *os.File, buf []byte) (Message, error) { return receiveOn(s, buf, 0) }
+
+// Peek is Receive that leaves the message where it is: MSG_PEEK, recv(2).
+func Peek(s *os.File, buf []byte) (Message, error) { return receiveOn(s, buf, unix.MSG_PEEK) }
+
+func receiveOn(s *os.File, buf []byte, how int) (Message, error) {
+	m, err := receive(s, buf, how)
 	if errors.Is(err, unix.ECONNRESET) {
-		m, err = receive(s, buf)
+		m, err = receive(s, buf, how)
 	}
 	return m, err
 }
 
-func receive(s *os.File, buf []byte) (Message, error) {
+func receive(s *os.File, buf []byte, how int) (Message, error) {
 	rc, err := s.SyscallConn()
 	if err != nil {
 		return Message{}, err
@@ -118,7 +123,7 @@ func receive(s *os.File, buf []byte) (Message, error) {
 	var got error
 	err = rc.Read(func(u uintptr) bool {
 		got = retry("recvmsg", func() (err error) {
-			n, oobn, flags, _, err = unix.Recvmsg(int(u), buf, oob, unix.MSG_CMSG_CLOEXEC|unix.MSG_DONTWAIT)
+			n, oobn, flags, _, err = unix.Recvmsg(int(u), buf, oob, how|unix.MSG_CMSG_CLOEXEC|unix.MSG_DONTWAIT)
 			return
 		})
 		return !errors.Is(got, unix.EAGAIN)
@@ -178,6 +183,17 @@ func PassCred(s *os.File) error {
 	return retry("setsockopt SO_PASSCRED", func() error {
 		return unix.SetsockoptInt(fd(s), unix.SOL_SOCKET, unix.SO_PASSCRED, 1)
 	})
+}
+
+// IsSeqpacket reports whether s is a Unix socket of type SOCK_SEQPACKET: SO_DOMAIN and
+// SO_TYPE, socket(7).
+func IsSeqpacket(s *os.File) bool {
+	domain, err := unix.GetsockoptInt(fd(s), unix.SOL_SOCKET, unix.SO_DOMAIN)
+	if err != nil || domain != unix.AF_UNIX {
+		return false
+	}
+	kind, err := unix.GetsockoptInt(fd(s), unix.SOL_SOCKET, unix.SO_TYPE)
+	return err == nil && kind == unix.SOCK_SEQPACKET
 }
 
 // Peer is who connected a socket.

@@ -44,6 +44,8 @@ const (
 	OpReaped      Op = "reaped"       // Pen: answered once its PID 1 is gone and cleaned up after
 	OpStep        Op = "step"         // Pen and Step: the printed text of a step
 	OpDenies      Op = "denies"       // Pen: what became of denied paths that did not exist
+	OpAdopt       Op = "adopt"        // sandbox.Mark: take over a pen; the answer is that of a launch
+	OpSettle      Op = "settle"       // all that is to be adopted was: remove what nobody needs
 )
 
 // Message is one request or answer.
@@ -67,6 +69,7 @@ const (
 	KindLack    Kind = "lack"    // this host cannot do it
 	KindForgot  Kind = "forgot"  // the profile that is only named is not known: send it
 	KindStale   Kind = "stale"   // the prepared pen is not what would be built now: launch another
+	KindGone    Kind = "gone"    // the pen to adopt has ended, or another process is there
 )
 
 // Failure is an answer that is no.
