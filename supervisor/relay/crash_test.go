@@ -177,7 +177,7 @@ func TestFollowersSeeGaps(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- r.Deliver(t.Context(), owner) }()
 	<-entered
-	mustWrite(t, r.out, string(bytes.Repeat([]byte("0123456789abcde\n"), 1<<16)))
+	mustWrite(t, r.out, string(bytes.Repeat([]byte("0123456789abcde\n"), 1<<18)))
 	r.closeAll(t)
 	if err := <-done; err != nil {
 		t.Fatalf("Deliver() beside a stuck reader = %v; want nil", err)

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -9,9 +10,11 @@ import (
 )
 
 // Deliver sends the owner all it has not got yet, and what comes while it runs, and
-// returns nil once both streams have ended and are sent. An error is the sink's or
-// ctx's: the cursor then stands behind the last byte that Sink.Write took, and a later
-// Deliver goes on there, with no gap and no repeat. ctx does not interrupt Sink.Write.
+// returns nil once both streams have ended and are sent. An error is the sink's, ctx's
+// or ErrForgotten: the cursor then stands behind the last byte that Sink.Write took, and
+// a later Deliver goes on there, with no gap and no repeat. ctx does not interrupt
+// Sink.Write. After ReopenOutput, and after NewOutput with files of an earlier daemon,
+// SetCursor comes first: only the owner knows what it got from a daemon that was killed.
 func (o *Output) Deliver(ctx context.Context, to Sink) error {
 	if !o.delivering.CompareAndSwap(false, true) {
 		return ErrDelivering
@@ -23,16 +26,14 @@ func (o *Output) Deliver(ctx context.Context, to Sink) error {
 }
 
 // Follow sends a reader that is not the owner everything from a cursor on, then what
-// comes, until both streams have ended. It never slows the process: a reader that
-// falls behind what is kept gets a gap event with the range. It returns the cursor
-// behind the last byte that the sink took. Nothing calls it yet: it is for readers beside
-// the owner (attach).
+// comes, until both streams have ended. Any number of readers follow at once. None slows
+// the process or another reader: one that falls behind what is kept, or begins there,
+// gets a gap event with the range. Its events are numbered from.Seq+1 on, and have ids
+// of their own. It returns the cursor behind the last byte that the sink took, and
+// ErrRange if an offset is past the end, ErrForgotten if the output is closed meanwhile.
 func (o *Output) Follow(ctx context.Context, to Sink, f Format, from Cursor) (Cursor, error) {
-	at := []int64{from.Stdout, from.Stderr}
-	for i, s := range o.streams {
-		if size := s.spool.size.Load(); at[i] < 0 || at[i] > size {
-			return from, fmt.Errorf("cannot follow %s from byte %d of %d: %w", s.kind, at[i], size, ErrRange)
-		}
+	if err := o.inRange([]int64{from.Stdout, from.Stderr}); err != nil {
+		return from, fmt.Errorf("cannot follow output: %w", err)
 	}
 	d := newDelivery(o, to, f, from)
 	d.head = proto.NewEventHead(o.c.ProcID, o.c.ReqID, time.Now())
@@ -50,7 +51,6 @@ type delivery struct {
 	feeds []*feed
 	out   *events // nil while idle
 	seq   uint64  // of the last event made
-	lost  int64   // bytes in gap events that are made and not sent
 	done  Cursor  // what the sink has taken
 }
 
@@ -76,9 +76,32 @@ func newDelivery(o *Output, to Sink, f Format, from Cursor) *delivery {
 }
 
 func (d *delivery) run(ctx context.Context) error {
+	for i, f := range d.feeds {
+		if err := f.s.spool.open(); err != nil {
+			for _, earlier := range d.feeds[:i] {
+				err = errors.Join(err, earlier.s.spool.close())
+			}
+			return err
+		}
+	}
 	news := d.o.subs.add()
-	defer d.o.subs.remove(news)
-	defer d.release()
+	err := d.loop(ctx, news)
+	d.o.subs.remove(news)
+	d.release()
+	for _, f := range d.feeds {
+		err = errors.Join(err, f.s.spool.close())
+	}
+	select {
+	case <-d.o.closed:
+		if err != nil {
+			return fmt.Errorf("cannot deliver output: %w", ErrForgotten)
+		}
+	default:
+	}
+	return err
+}
+
+func (d *delivery) loop(ctx context.Context, news <-chan struct{}) error {
 	for ctx.Err() == nil {
 		moved, ended := false, true
 		for _, f := range d.feeds {
@@ -93,6 +116,11 @@ func (d *delivery) run(ctx context.Context) error {
 		}
 		if err := d.flush(); err != nil || ended {
 			return err
+		}
+		select {
+		case <-d.o.closed:
+			return ErrForgotten
+		default:
 		}
 		d.wait(ctx, news)
 	}
@@ -153,23 +181,41 @@ func (d *delivery) fill(f *feed) (int, error) {
 	if _, err := d.cut(f, last); err != nil {
 		return 0, err
 	}
+	if err := d.flush(); err != nil {
+		return 0, err
+	}
+	return int(low - from), d.gap(f, f.s.spool.low.Load())
+}
+
+// gap tells that the bytes of f below to are gone. All before them is sent. The owner's
+// gap is noted first: if we are killed now, the next daemon learns from where the owner
+// comes back whether it has arrived.
+func (d *delivery) gap(f *feed, to int64) error {
+	from := f.at
+	if d.owner {
+		d.o.mu.Lock()
+		f.s.untold = max(0, to-max(from, f.s.high))
+		f.s.gap = &gapMark{From: from, To: to, Lost: f.s.untold}
+		f.s.held = to
+		d.o.mu.Unlock()
+		if err := d.o.remember(); err != nil {
+			return err
+		}
+	}
 	d.prepare()
 	d.seq++
-	d.out.b = proto.AppendGapEvent(d.out.b, d.head, f.s.kind, d.seq, from, low, d.f.Form)
-	d.lost += max(0, low-max(from, f.s.high.Load()))
-	f.at, f.r, f.w, f.seen = low, 0, 0, 0
-	if d.owner {
-		d.o.untold.Store(d.lost)
-	}
-	d.hold(f)
-	return int(low - from), nil
+	d.out.b = proto.AppendGapEvent(d.out.b, d.head, f.s.kind, d.seq, from, to, d.f.Form)
+	f.at, f.r, f.w, f.seen = to, 0, 0, 0
+	return d.flush()
 }
 
 // hold notes that the owner gets every byte that f has in memory, though the spool
 // may lose it meanwhile.
 func (d *delivery) hold(f *feed) {
 	if d.owner {
-		f.s.held.Store(f.at + int64(f.w-f.r))
+		d.o.mu.Lock()
+		f.s.held = f.at + int64(f.w-f.r)
+		d.o.mu.Unlock()
 	}
 }
 
@@ -206,10 +252,17 @@ func (d *delivery) prepare() {
 	}
 }
 
-// flush hands the events made to the sink, and then moves the cursor.
+// flush hands the events made to the sink, and then moves the cursor. Their numbers are
+// used up even if the sink fails: it may have sent some of them.
 func (d *delivery) flush() error {
 	if d.out == nil || len(d.out.b) == 0 {
 		return nil
+	}
+	if d.owner {
+		d.o.seq.Store(d.seq)
+		if err := d.o.reserve(d.seq); err != nil {
+			return err
+		}
 	}
 	if err := d.to.Write(d.out.b); err != nil {
 		return fmt.Errorf("cannot deliver output: %w", err)
@@ -220,15 +273,21 @@ func (d *delivery) flush() error {
 		*[]*int64{&d.done.Stdout, &d.done.Stderr}[i] = f.at
 	}
 	if d.owner {
-		d.o.seq.Store(d.seq)
-		d.o.dropped.Add(d.lost)
-		d.o.untold.Store(0)
-		for _, f := range d.feeds {
-			f.s.move(f.at)
-		}
+		d.account()
 	}
-	d.lost = 0
 	return nil
+}
+
+// account notes what the owner has got.
+func (d *delivery) account() {
+	for _, f := range d.feeds {
+		d.o.mu.Lock()
+		f.s.lost += f.s.untold
+		f.s.untold, f.s.gap = 0, nil
+		f.s.high = max(f.s.high, f.at)
+		d.o.mu.Unlock()
+		f.s.move(f.at)
+	}
 }
 
 // due returns how long f's unfinished line may still wait. It may not when the pump
@@ -267,6 +326,7 @@ func (d *delivery) wait(ctx context.Context, news <-chan struct{}) {
 	select {
 	case <-news:
 	case <-timer:
+	case <-d.o.closed:
 	case <-ctx.Done():
 	}
 }
@@ -290,11 +350,13 @@ func (d *delivery) forget(f *feed) {
 
 // release gives all memory back.
 func (d *delivery) release() {
-	if d.owner {
-		d.o.untold.Store(0)
-	}
 	for i, f := range d.feeds {
 		f.at = []int64{d.done.Stdout, d.done.Stderr}[i] // what the sink did not take is not held either
+		if d.owner {
+			d.o.mu.Lock()
+			f.s.untold = 0
+			d.o.mu.Unlock()
+		}
 		d.forget(f)
 	}
 	if d.out != nil {

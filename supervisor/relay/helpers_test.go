@@ -154,6 +154,7 @@ func (r *recorder) Write(frames []byte) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.budget -= len(frames); r.budget < 0 {
+		r.seq += uint64(bytes.Count(frames, []byte("\n"))) // used up all the same
 		return errGone
 	}
 	if !bytes.HasSuffix(frames, []byte("\n")) {

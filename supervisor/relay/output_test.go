@@ -47,8 +47,8 @@ func TestEveryByteOnce(t *testing.T) {
 			if c.Stdout != 700_000 || c.Stderr != 300_000 || c.Dropped != 0 || !c.Drained {
 				t.Errorf("Counts() = %+v; want 700000, 300000, nothing dropped, drained", c)
 			}
-			if got := r.NextSeq(); got != rec.seq+1 {
-				t.Errorf("NextSeq() = %d; want %d", got, rec.seq+1)
+			if got, err := r.TakeSeq(); got != rec.seq+1 || err != nil {
+				t.Errorf("TakeSeq() = %d, %v; want %d", got, err, rec.seq+1)
 			}
 			if err := <-r.served; err != nil {
 				t.Errorf("Serve() = %v; want nil", err)

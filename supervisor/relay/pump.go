@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"time"
@@ -49,7 +50,7 @@ func (o *Output) takeSome(ctx context.Context, s *stream, room int) error {
 	n, err := o.take(s, room)
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
 		o.full.Store(true)
-		if err := s.spool.free(o.old(s), 1); err != nil {
+		if freed, err := o.relieve(s); freed > 0 || err != nil {
 			return err
 		}
 		return o.pause(ctx, hungRetry)
@@ -68,28 +69,49 @@ func (o *Output) takeSome(ctx context.Context, s *stream, room int) error {
 	s.spool.size.Add(int64(n))
 	o.c.Budget.take(int64(n))
 	o.subs.wake()
-	return s.spool.free(o.old(s), punchStep)
+	_, err = s.spool.free(o.old(s), punchStep)
+	return err
 }
 
-// old returns the offset below which s needs no byte any more.
+// old returns the offset below which s needs no byte any more. The last Keep bytes
+// stay. Under block so does what the owner has not got, and a sink that took a byte
+// does not prove that: it may lie in the buffer of a socket whose client will come back
+// on another one and ask for it. That is inFlight bytes at most.
 func (o *Output) old(s *stream) int64 {
 	old := s.spool.size.Load() - o.c.Keep
 	if o.c.Overflow == Block {
-		old = min(old, s.delivered.Load())
+		old = min(old, s.delivered.Load()-inFlight)
 	}
 	return max(old, 0)
+}
+
+// relieve makes room on a file system that is full: s's old bytes go, then a finished
+// spool, then what was delivered in all streams. It returns how many bytes that were.
+func (o *Output) relieve(s *stream) (int64, error) {
+	freed, err := s.spool.free(o.old(s), 1)
+	if freed > 0 || err != nil {
+		return freed, err
+	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(s.spool.path, &fs); err != nil {
+		return 0, fmt.Errorf("cannot make room for output: statfs: %w", err)
+	}
+	return o.c.Budget.relieve(int64(fs.Blocks) * fs.Bsize)
 }
 
 // waitRoom returns how many bytes may be taken now, and waits while it is none.
 func (o *Output) waitRoom(ctx context.Context, s *stream) (int, error) {
 	gone, late := o.gone, (<-chan time.Time)(nil)
 	for {
-		if room, err := o.room(s); room > 0 || err != nil {
+		room, short, err := o.room(s)
+		if room > 0 || err != nil {
 			return room, err
 		}
-		freed := o.c.Budget.watch()
-		if room, err := o.room(s); room > 0 || err != nil { // freed before we watched
-			return room, err
+		freed := short.watch()
+		if short != nil { // freed before we watched
+			if room, _, err := o.room(s); room > 0 || err != nil {
+				return room, err
+			}
 		}
 		select {
 		case <-s.room:
@@ -107,35 +129,36 @@ func (o *Output) waitRoom(ctx context.Context, s *stream) (int, error) {
 	}
 }
 
-// room returns how many bytes of s may be taken before the owner has more of it.
-func (o *Output) room(s *stream) (int, error) {
+// room returns how many bytes of s may be taken before the owner has more of it, and
+// which budget, if one, is the reason that it is none.
+func (o *Output) room(s *stream) (int, *Budget, error) {
 	size := s.spool.size.Load()
 	select {
 	case <-o.gone: // what the pipe still holds is taken in any case
 		if o.c.Overflow == Drop {
-			return spliceMax, nil
+			return spliceMax, nil, nil
 		}
-		return int(min(o.c.Keep+drainMax-(size-s.delivered.Load()), spliceMax)), nil
+		return int(min(o.c.Keep+drainMax-(size-s.delivered.Load()), spliceMax)), nil, nil
 	default:
 	}
 	if o.c.Overflow == Drop {
-		left, err := o.c.Budget.left(MinKeep)
+		left, _, err := o.c.Budget.left(MinKeep)
 		if left < MinKeep && err == nil {
-			err = s.spool.free(size-MinKeep, 1)
+			_, err = s.spool.free(size-MinKeep, 1)
 		}
-		return max(int(min(left, spliceMax)), MinKeep), err
+		return max(int(min(left, spliceMax)), MinKeep), nil, err
 	}
 	room := min(o.c.Keep-(size-s.delivered.Load()), spliceMax)
 	if room <= 0 {
-		return 0, nil
+		return 0, nil, nil
 	}
-	left, err := o.c.Budget.left(room)
+	left, short, err := o.c.Budget.left(room)
 	if size == s.delivered.Load() {
 		// Pages are freed whole: without this the rests of pages that many streams
 		// hold could use the budget up with nothing left to deliver.
 		left = max(left, leastRoom)
 	}
-	return int(min(room, left)), err
+	return int(min(room, left)), short, err
 }
 
 // blocked reports whether s is not read until the owner has more of it.

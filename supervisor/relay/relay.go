@@ -9,6 +9,38 @@
 // The size of a spool file is the cursor of its stream: the kernel moves it in the
 // same call that takes the bytes out of the pipe, so a daemon killed at any instant
 // loses nothing and repeats nothing.
+//
+// # The lives of an Output
+//
+//	NewOutput ─▶ Serve, End ─▶ Retain ─▶ Close       of one daemon
+//	   ▲            │ Detach, or a kill    ▲
+//	   └────────────┘                      │ ReopenOutput
+//	next daemon, same Dir, same pipes      next daemon, files alone
+//
+// All that must survive lies in OutputConfig.Dir and is exact at any instant: two
+// spools, and the file marks with what they do not say by themselves. Whoever keeps
+// records of processes stores nothing of an Output but what made its OutputConfig.
+//
+// The owner is one reader at a time: Deliver. One that comes back, on whatever
+// connection, names the offsets it has come to (SetCursor), may want another Format
+// (SetFormat), and is sent the rest by a new Deliver. Others read beside it: Follow.
+// All may do so until Close, whether the process lives or is finished.
+//
+// # What stays
+//
+// Of each stream the last Keep bytes stay, delivered or not. Under Block so does all
+// that the owner has not got, and 2.25 MiB before that: what a sink took may lie in a
+// socket whose client never reads it. Two things shorten this, and a reader is always
+// told by a gap event with the range: a Budget that is used up, and a finished output
+// that makes way for others. What a live process wrote and its owner was not sent is
+// never dropped under Block: the process waits.
+//
+// # Numbers of events
+//
+// The owner's events are numbered from 1, over all its connections and all daemons, each
+// by one more than the last. Numbers are skipped where nobody can know which were seen:
+// after a write that failed, and after a daemon was killed. None is given twice. A
+// reader of Follow counts its own events. What a byte is, says its offset alone.
 package relay
 
 import (
@@ -38,6 +70,8 @@ const (
 	drainMax  = 1 << 20      // bytes taken above Keep once the process is gone: what a pipe can hold
 	leastRoom = 4 << 10      // bytes that a stream with nothing to deliver may take whatever its caller's budget
 	punchStep = 256 << 10    // old bytes are freed in steps of this, at least
+	inFlight  = 9 << 18      // bytes that a sink took and its client may not have read: see Output.old
+	seqStep   = 1 << 16      // numbers of events that are reserved at once
 	hungRetry = 100 * time.Millisecond
 )
 
@@ -57,6 +91,8 @@ var (
 	ErrDelivering = errors.New("output is being delivered")
 	// ErrRange says that an offset lies past the end of the stream.
 	ErrRange = errors.New("offset is past the end of the stream")
+	// ErrForgotten says that the output was closed, or left to another daemon.
+	ErrForgotten = errors.New("output is not kept any more")
 )
 
 // Sink takes finished events: complete NDJSON lines, one or many a call. It blocks
@@ -107,7 +143,7 @@ type Counts struct {
 
 // OutputConfig is what an Output is made of.
 type OutputConfig struct {
-	Dir    string // spool directory of this process; exists
+	Dir    string // spool directory of this process; exists, and nobody else writes there
 	ProcID string // of the events
 	ReqID  string // of the events: the spawn's id
 
@@ -125,9 +161,6 @@ type OutputConfig struct {
 	Format   Format        // of the owner's events
 	Quiet    time.Duration // 0: DefaultQuiet
 
-	// From is where the owner stands: zero for a new process. Of an adopted one the
-	// spool files exist already and their sizes are taken as they are.
-	From Cursor
 	// Budget bounds what the spools of one caller hold together; nil: no bound.
 	Budget *Budget
 	// Buffers is shared by the outputs of a daemon; nil: one of its own.

@@ -202,7 +202,11 @@ func (s *Session) deliver(p *process, st *started) {
 	final.Output = output(st.out.Counts()) // what was dropped is known for sure once all was delivered
 	p.laps.Lap("verdict")
 	s.tellLaps(p.id, p.laps)
-	line := proto.AppendFinalEvent(nil, head, st.out.NextSeq(), &final, s.opts.Form)
+	seq, err := st.out.TakeSeq()
+	if err != nil {
+		s.log.Error("the number of the final event may be given again after a crash", attrProc(p.id), attrErr(err))
+	}
+	line := proto.AppendFinalEvent(nil, head, seq, &final, s.opts.Form)
 	if err := s.out.link.Write(line); err != nil {
 		s.out.drop()
 	}

@@ -16,6 +16,7 @@ type Registry struct {
 	sessions map[string]*Session
 	owners   map[string]*Session // by process
 	callers  map[account]*counts
+	spools   *relay.Budget // of all callers: without a bound of its own
 	budgets  map[account]*relay.Budget
 	uids     map[uint32]bool
 	first    uint32
@@ -44,7 +45,7 @@ type Quota struct{ Sessions, Processes int }
 // first+count-1; first itself is PID 1's in every pen.
 func NewRegistry(first, count uint32) *Registry {
 	return &Registry{
-		sessions: map[string]*Session{}, owners: map[string]*Session{}, callers: map[account]*counts{}, budgets: map[account]*relay.Budget{}, uids: map[uint32]bool{},
+		sessions: map[string]*Session{}, owners: map[string]*Session{}, callers: map[account]*counts{}, spools: relay.NewBudget(0), budgets: map[account]*relay.Budget{}, uids: map[uint32]bool{},
 		first: first, count: count, next: first + 1, denials: pace{full: map[uint32]time.Time{}},
 	}
 }
@@ -115,17 +116,14 @@ func (r *Registry) dropProcess(caller account) {
 	r.clean(caller)
 }
 
-// budget returns what all spools of a caller may hold together, bound to limit; nil
-// where there is none.
+// budget returns what all spools of a caller may hold together, bound to limit; 0:
+// by the file system alone.
 func (r *Registry) budget(caller account, limit int64) *relay.Budget {
-	if limit <= 0 {
-		return nil
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	b := r.budgets[caller]
 	if b == nil {
-		b = relay.NewBudget(limit)
+		b = r.spools.Part(limit)
 		r.budgets[caller] = b
 	}
 	b.SetLimit(limit)
