@@ -96,6 +96,7 @@ func importPlan() map[string]room {
 		"sandbox/internal/closure":   {raw: true},
 		"sandbox/internal/stagewire": {own: []string{"sandbox/internal/linux"}, other: []string{jsonV2}, raw: true},
 
+		"supervisor/record":  {other: []string{jsonV2}, raw: true},
 		"supervisor/relay":   {own: []string{"proto"}, raw: true, goes: true, logs: true},
 		"supervisor/socket":  {own: []string{"proto"}, raw: true, goes: true, logs: true},
 		"supervisor/session": {own: []string{"proto", "policy", "sandbox", "cgroup", "audit", "supervisor/relay", "supervisor/socket"}, other: []string{uuid, jsonV2}, goes: true, logs: true},
