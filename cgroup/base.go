@@ -1,7 +1,6 @@
 package cgroup
 
 import (
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -357,28 +356,4 @@ func (b *Base) below(i int) ([]string, error) {
 	}
 	slices.Reverse(out)
 	return out, nil
-}
-
-// Sweep ends every process below callers/ and removes every cgroup there, whoever made it. It returns when all is gone, or with a
-// LeftoverError at the end of ctx.
-func (b *Base) Sweep(ctx context.Context) error {
-	root := b.hiers[0].base
-	if err := kill(root, callersDir); err != nil {
-		return err
-	}
-	if err := waitEvent(ctx, root, callersDir, "populated", 0); err != nil {
-		return errors.Join(err, b.leftover(callersDir))
-	}
-	for i := range b.hiers {
-		below, err := b.below(i)
-		if err != nil {
-			return err
-		}
-		for _, rel := range below {
-			if err := b.remove(ctx, i, rel); err != nil {
-				return errors.Join(err, b.leftover(callersDir))
-			}
-		}
-	}
-	return nil
 }

@@ -204,15 +204,15 @@ func (b *bench) adopt(m sandbox.Mark) *sandbox.Process {
 }
 
 // said reads n bytes of a stream.
-func said(t testing.TB, f *os.File, n int) string {
-	t.Helper()
+func said(tb testing.TB, f *os.File, n int) string {
+	tb.Helper()
 	if err := f.SetReadDeadline(time.Now().Add(waitLimit)); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	b := make([]byte, n)
 	k, err := io.ReadFull(f, b)
 	if err != nil {
-		t.Errorf("read %q, %v; want %d bytes", b[:k], err, n)
+		tb.Errorf("read %q, %v; want %d bytes", b[:k], err, n)
 	}
 	return string(b[:k])
 }

@@ -1,0 +1,221 @@
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Adopt opens the cgroup of a process that an earlier daemon made, with the groups of its caller and its session; path is as
+// Job.Path gave it. ErrGone: it is not there, or was not finished.
+//
+// Limits are read back from the kernel, and so are all counters; Caller, Session and Set put others in force as ever. What does
+// not survive a daemon is which level above had been out of memory before the process began. So where a task of the job was killed
+// for memory before it was adopted, Events names the level whose count, on v1 whose peak, shows that it was at its limit.
+func (b *Base) Adopt(path string) (*Job, error) {
+	names, err := split(path)
+	if err != nil {
+		return nil, err
+	}
+	g := b.callers
+	for _, n := range names[:2] {
+		if g, err = g.adopt(n); err != nil {
+			return nil, fmt.Errorf("cannot adopt cgroup %s: %w", path, err)
+		}
+	}
+	j := &Job{group: g, id: names[2], in: make([]bool, len(b.hiers))}
+	if err := j.adopt(); err != nil {
+		return nil, fmt.Errorf("cannot adopt cgroup %s: %w", path, err)
+	}
+	return j, nil
+}
+
+// adopt finds the group name below g in every hierarchy. One that is known already stays as it is.
+func (g *Group) adopt(name string) (*Group, error) {
+	if !exists(g.base.hiers[0].Dir, filepath.Join(g.path, name)) {
+		return nil, fmt.Errorf("%w: there is no %s", ErrGone, filepath.Join(g.path, name))
+	}
+	c, fresh := g.find(name)
+	if !fresh {
+		return c, nil
+	}
+	err := c.reopen()
+	if err == nil && c.Limits().Memory > 0 {
+		err = errors.Join(c.listenOOM(), c.suspect())
+	}
+	return c, err
+}
+
+// reopen opens the directories of a group that are there and reads back its limits.
+func (g *Group) reopen() error {
+	for i, h := range g.base.hiers {
+		if !exists(h.Dir, g.path) {
+			continue
+		}
+		if _, err := g.ensure(i); err != nil {
+			return err
+		}
+	}
+	at := func(controller string) (dir, string, bool) {
+		d, ok := g.have(g.base.index(controller))
+		return d, "", ok
+	}
+	l, applied, err := g.base.inForce(at, partGroup)
+	if err != nil {
+		return err
+	}
+	d, _ := g.have(0)
+	on, err := d.read("cgroup.subtree_control")
+	if err != nil {
+		return err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.limits, g.applied = l, applied
+	for c := range strings.FieldsSeq(on) {
+		g.enabled[c] = true
+	}
+	return nil
+}
+
+// adopt does the work of Base.Adopt below the session.
+func (j *Job) adopt() error {
+	b := j.group.base
+	for i, h := range b.hiers {
+		j.in[i] = exists(h.Dir, j.Path())
+	}
+	for _, leaf := range []string{initDir, jobDir} {
+		if !exists(b.hiers[0].Dir, filepath.Join(j.Path(), leaf)) {
+			return fmt.Errorf("%w: there is no %s", ErrGone, filepath.Join(j.Path(), leaf))
+		}
+	}
+	var err error
+	if j.limits, j.applied, err = b.inForce(j.at, partJob); err != nil {
+		return err
+	}
+	if err := j.mark(); err != nil {
+		return err
+	}
+	kills, err := j.oomKills()
+	if err != nil || kills == 0 {
+		return err
+	}
+	for i := range j.before { // whatever a level above counts may have been this
+		j.before[i].count = 0
+	}
+	return nil
+}
+
+// suspect counts a group of v1 as out of memory whose peak shows that it was: nobody took the notification.
+func (g *Group) suspect() error {
+	l := g.Limits().Memory
+	d, ok := g.have(g.base.index(ControllerMemory))
+	if !ok || l <= 0 || g.base.host.home[ControllerMemory] != homeV1 {
+		return nil
+	}
+	peak, err := d.number("memory.max_usage_in_bytes")
+	if err != nil || Bytes(peak) < l-Bytes(chargeBatch*os.Getpagesize()) {
+		return err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.oomSeen++
+	return nil
+}
+
+// noLimit is what v1 shows at least where memory has no limit: the largest number of pages.
+const noLimit = 1 << 60
+
+// inForce reads the limits of a directory back from the kernel.
+func (b *Base) inForce(at find, p part) (Limits, []Setting, error) {
+	l := NoLimits()
+	var errs []error
+	read := func(controller, file string) string {
+		d, name, ok := at(controller)
+		if !ok {
+			return ""
+		}
+		text, err := optional(d, filepath.Join(name, file))
+		errs = append(errs, err)
+		return text
+	}
+	switch b.host.home[ControllerMemory] {
+	case homeV2:
+		l.Memory, l.Swap = size(read(ControllerMemory, "memory.max")), size(read(ControllerMemory, "memory.swap.max"))
+	case homeV1:
+		l.Memory = size(read(ControllerMemory, "memory.limit_in_bytes"))
+		if both := size(read(ControllerMemory, "memory.memsw.limit_in_bytes")); both >= 0 {
+			l.Swap = both - l.Memory
+		}
+	case homeNone:
+	}
+	if b.host.home[ControllerPids] != homeNone {
+		l.Pids = int64(size(read(ControllerPids, "pids.max")))
+	}
+	switch b.host.home[ControllerCPU] {
+	case homeV2:
+		l.CPU = share(read(ControllerCPU, "cpu.max"))
+	case homeV1:
+		l.CPU = share(read(ControllerCPU, "cpu.cfs_quota_us") + " " + read(ControllerCPU, "cpu.cfs_period_us"))
+	case homeNone:
+	}
+	if b.host.home[ControllerIO] == homeV2 {
+		if n, ok := fields(read(ControllerIO, "io.weight"))["default"]; ok && n != kernelWeight {
+			l.IOWeight = int(n)
+		}
+	}
+	applied, err := b.shown(at, l, p)
+	return l, applied, errors.Join(append(errs, err)...)
+}
+
+// kernelWeight is the weight of a cgroup that was given none.
+const kernelWeight = 100
+
+// size reads a limit; −1: none.
+func size(text string) Bytes {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n >= noLimit { // "max", or a file that this host lacks
+		return -1
+	}
+	return Bytes(n)
+}
+
+// share reads "quota period" as a number of cores; 0: no limit.
+func share(text string) float64 {
+	f := strings.Fields(text)
+	if len(f) != 2 {
+		return 0
+	}
+	quota, err1 := strconv.ParseFloat(f[0], 64)
+	period, err2 := strconv.ParseFloat(f[1], 64)
+	if err1 != nil || err2 != nil || quota <= 0 || period <= 0 {
+		return 0
+	}
+	return quota / period
+}
+
+// shown lists limits as the kernel shows them.
+func (b *Base) shown(at find, l Limits, p part) ([]Setting, error) {
+	list := b.host.settings(l, p)
+	for i := range list {
+		s := &list[i]
+		d, name, ok := at(s.hierarchy())
+		if s.State == StateUnsupported || !ok {
+			continue
+		}
+		got, err := d.read(filepath.Join(name, s.File))
+		switch {
+		case errors.Is(err, os.ErrNotExist):
+			s.State, s.Why = StateUnsupported, fmt.Sprintf("this kernel has no %s here", s.File)
+		case err != nil:
+			return nil, err
+		default:
+			s.State, s.Value = StateApplied, got
+		}
+	}
+	return slices.DeleteFunc(list, func(s Setting) bool { return s.State == "" }), nil
+}
