@@ -53,7 +53,7 @@ func (d *daemon) confineSelf(context.Context) (func() error, error) {
 // root the rest is its stage's.
 func (d *daemon) ownTrees() ([]string, error) {
 	run := filepath.Join(d.c.State, "run")
-	own := []string{filepath.Join(run, "spool"), audit.Dir(d.auditFile())}
+	own := []string{filepath.Join(run, "spool"), d.recordDir(), audit.Dir(d.auditFile())}
 	if !d.stage.Features().Rootless {
 		return own, nil
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"pinfold/sandbox"
+	"pinfold/supervisor/record"
 )
 
 // runSize is its size: spools of all callers and what the daemon notes about
@@ -46,6 +47,12 @@ func (d *daemon) openState(context.Context) (func() error, error) {
 			return nil, fmt.Errorf("cannot make %q: %w", filepath.Join(dir, sub), err)
 		}
 	}
+	if d.records, err = record.Open(d.recordDir()); err != nil {
+		return nil, err
+	}
+	if err := d.records.Clear(func(string, string) bool { return false }); err != nil {
+		return nil, fmt.Errorf("cannot remove the records of an earlier daemon: %w", err)
+	}
 	return func() error {
 		if !mine || d.stage != nil {
 			return nil // then endState has done it
@@ -56,6 +63,9 @@ func (d *daemon) openState(context.Context) (func() error, error) {
 		return nil
 	}, nil
 }
+
+// recordDir is where the records for the next daemon are.
+func (d *daemon) recordDir() string { return filepath.Join(d.c.State, "run", "record") }
 
 // endState gives back what openState, openCgroups and the sessions have put there.
 // What takes a privilege that the daemon has given up, the stage does.

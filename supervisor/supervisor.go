@@ -19,7 +19,6 @@ import (
 	"runtime/debug"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,6 +28,7 @@ import (
 	"pinfold/policy"
 	"pinfold/proto"
 	"pinfold/sandbox"
+	"pinfold/supervisor/record"
 	"pinfold/supervisor/relay"
 	"pinfold/supervisor/session"
 	"pinfold/supervisor/socket"
@@ -67,6 +67,7 @@ type daemon struct {
 	host     *session.Host
 	stage    *sandbox.Stage
 	cgroups  *cgroup.Base
+	records  *record.Store
 	audit    *audit.Log
 	hasher   *audit.Hasher
 	floods   *audit.Tally
@@ -113,15 +114,6 @@ func Serve(ctx context.Context, c Config) (err error) {
 		closers = append(closers, undo)
 	}
 	return d.serve(ctx)
-}
-
-// bootID names this boot of the host (random(4)); empty where /proc is hidden.
-func bootID() string {
-	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(b))
 }
 
 func nothing() error { return nil }
@@ -265,7 +257,7 @@ func (d *daemon) openStage(ctx context.Context) (func() error, error) {
 	d.stage = s
 	d.host = &session.Host{
 		Stage: s, Cgroups: d.cgroups, Audit: d.audit, Hasher: d.hasher, Floods: d.floods, Registry: session.NewRegistry(r.First, r.Count), Buffers: relay.NewBuffers(),
-		Policy: d.policy.Load, State: d.c.State, Started: time.Now(), Log: d.log,
+		Policy: d.policy.Load, State: d.c.State, Records: d.records, Boot: record.Boot(), Started: time.Now(), Log: d.log,
 	}
 	return func() error { return errors.Join(d.endState(context.WithoutCancel(ctx)), s.Close()) }, nil
 }
@@ -305,7 +297,7 @@ func refusal(r *socket.RefusedError) []byte {
 func (d *daemon) serve(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	d.note(audit.Subject{}, audit.DaemonStarted{Version: Version(), PID: os.Getpid(), BootID: bootID(), Backend: string(d.cgroups.Backend())})
+	d.note(audit.Subject{}, audit.DaemonStarted{Version: Version(), PID: os.Getpid(), BootID: record.Boot(), Backend: string(d.cgroups.Backend())})
 	d.note(audit.Subject{}, *d.loaded.Load())
 	d.wg.Go(func() { d.accept(ctx) })
 	if err := d.c.Ready(); err != nil {

@@ -71,9 +71,9 @@ type Admission struct {
 	Profiles  []string `json:"profiles,omitzero"`
 	Manage    string   `json:"manage,omitzero"`
 	RunAs     string   `json:"run_as,omitzero"`
-	TokenFile string   `json:"auth_token_file,omitzero"`
 	DetachTTL Nanos    `json:"detach_ttl_ns"`
-	Quota     Quota    `json:"quota"`
+	Sessions  int      `json:"sessions"`  // of the caller; 0: no limit
+	Processes int      `json:"processes"` // likewise
 }
 
 // Rule is a place in a policy file.
@@ -81,16 +81,6 @@ type Rule struct {
 	File string `json:"file,omitzero"`
 	Line int    `json:"line,omitzero"`
 	Text string `json:"text"`
-}
-
-// Quota are the limits of one caller; what is not limited is as policy has it.
-type Quota struct {
-	Sessions  int     `json:"sessions"`
-	Processes int     `json:"processes"`
-	Memory    int64   `json:"memory"`
-	CPU       float64 `json:"cpu"`
-	Pids      int64   `json:"pids"`
-	Output    int64   `json:"output"`
 }
 
 // Scratch is a memory file system of a session.
@@ -107,11 +97,11 @@ type Process struct {
 	Boot      string         `json:"boot"`
 	Mark      jsontext.Value `json:"mark"` // what finds the pen again
 	Cgroup    string         `json:"cgroup"`
-	Job       jsontext.Value `json:"job,omitzero"` // what its cgroup cannot tell again
 	PID       int            `json:"pid"`
 	Request   string         `json:"request"` // id of the spawn; its events carry it
 	Argv      []string       `json:"argv"`    // as answers show it
 	Labels    []string       `json:"labels,omitzero"`
+	PTY       bool           `json:"pty,omitzero"`
 	Profile   string         `json:"profile"`
 	Workspace string         `json:"workspace"`
 	Asked     Instant        `json:"asked"`
@@ -119,13 +109,9 @@ type Process struct {
 	Timeout   Timeout        `json:"timeout"`
 	Linger    Nanos          `json:"linger_ns,omitzero"`
 	Output    Output         `json:"output"`
-	Limits    Limits         `json:"limits"`
-	Quota     Quota          `json:"quota"`
-	Denies    jsontext.Value `json:"denies,omitzero"` // denied paths to be looked for at the end
 	Stop      Stop           `json:"stop,omitzero"`
 	Exited    Instant        `json:"exited,omitzero"`  // when its end was seen; zero: it was not
 	Verdict   jsontext.Value `json:"verdict,omitzero"` // once it stands
-	Told      bool           `json:"told,omitzero"`    // the final event was delivered
 }
 
 // Timeout are the times after which a process is ended; 0 is off.
@@ -136,21 +122,12 @@ type Timeout struct {
 	Stop Nanos `json:"stop_ns,omitzero"`
 }
 
-// Output are the limits of the output streams, and where its owner stood.
+// Output are the limits of the output streams.
 type Output struct {
-	Keep     int64          `json:"keep"`
-	Limit    int64          `json:"limit"`
-	Overflow string         `json:"overflow"`
-	Relay    jsontext.Value `json:"relay,omitzero"` // what the spools cannot tell again
-}
-
-// Limits are the limits of the process's cgroup.
-type Limits struct {
-	Memory   int64   `json:"memory"`
-	Swap     int64   `json:"swap"`
-	Pids     int64   `json:"pids"`
-	CPU      float64 `json:"cpu"`
-	IOWeight int     `json:"io_weight"`
+	Keep     int64  `json:"keep"`
+	Limit    int64  `json:"limit"`
+	Overflow string `json:"overflow"`
+	Quota    int64  `json:"quota"` // of the caller, for all spools
 }
 
 // Stop says why and how far a process is being ended by us; its zero value: it is not.

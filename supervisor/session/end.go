@@ -12,17 +12,21 @@ import (
 	"pinfold/audit"
 	"pinfold/proto"
 	"pinfold/sandbox"
+	"pinfold/supervisor/record"
 )
 
 // term asks the main process to end and begins its grace period. A stopped
 // process gets SIGCONT too: it could not act on SIGTERM otherwise.
 func (s *Session) term(p *process) {
+	grace := s.graceOf(p)
+	s.stopping(p, time.Now().Add(grace))
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGCONT} {
 		if err := p.start.proc.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
 			s.log.Warn("cannot signal the process, its grace period goes on", attrProc(p.id), attrErr(err))
 		}
 	}
-	p.grace = s.timer(p, s.graceOf(p), func() { s.step(p, GraceOver) })
+	s.rememberProcess(p, func(r *record.Process) { r.Stop.Told = true })
+	p.grace = s.timer(p, grace, func() { s.step(p, GraceOver) })
 }
 
 // killJob ends the whole job now: the main process with all others, or, once that
@@ -33,6 +37,7 @@ func (s *Session) killJob(p *process) {
 		return
 	}
 	p.killed = true
+	s.killing(p)
 	st := p.start
 	s.wg.Go(func() { s.killCgroup(p.id, st) })
 }
@@ -67,7 +72,7 @@ func (s *Session) endRest(p *process) {
 	s.wg.Go(func() {
 		ctx := context.WithoutCancel(p.ctx)
 		lctx, cancel := context.WithTimeout(p.lingering, linger)
-		if left := s.empty(ctx, lctx, p.id, st); !killed {
+		if left := s.empty(ctx, lctx, p, st, f.end.at); !killed {
 			f.end.survivors = left
 		}
 		cancel()
@@ -83,6 +88,7 @@ func (s *Session) endRest(p *process) {
 		f.end.denies = s.denies(ctx, p.id, st)
 		f.counts = st.out.Counts()
 		v := verdict(f)
+		s.noteEnd(p, f, v)
 		s.note(audit.Ended{Process: p.id, Verdict: auditVerdict(v)})
 		s.post(func() {
 			p.verdict = v
@@ -111,11 +117,12 @@ func (s *Session) denies(ctx context.Context, id string, st *started) []sandbox.
 
 // empty lets children live until linger ends, then kills the job and waits until it
 // is empty. It returns the pids that were there before that kill.
-func (s *Session) empty(ctx, linger context.Context, id string, st *started) []int {
-	job := st.job
+func (s *Session) empty(ctx, linger context.Context, p *process, st *started, exited time.Time) []int {
+	job, id := st.job, p.id
 	if empty, err := job.Empty(); empty && err == nil {
 		return nil // most leave nothing behind
 	}
+	s.rememberProcess(p, func(r *record.Process) { r.Exited = record.At(exited) })
 	if linger.Err() == nil && job.WaitEmpty(linger) == nil {
 		return nil
 	}
@@ -242,6 +249,7 @@ func (s *Session) forget(p *process) {
 		t.Stop()
 	}
 	p.stop()
+	s.forgetProcess(p)
 	delete(s.procs, p.id)
 	s.host.Registry.disown(p.id)
 	s.order = slices.DeleteFunc(s.order, func(id string) bool { return id == p.id })

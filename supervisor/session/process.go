@@ -13,6 +13,7 @@ import (
 	"pinfold/policy"
 	"pinfold/proto"
 	"pinfold/sandbox"
+	"pinfold/supervisor/record"
 	"pinfold/supervisor/relay"
 )
 
@@ -46,9 +47,10 @@ type process struct {
 	unwatch   context.CancelFunc
 	lingering context.Context // of what outlives the main process: hurry ends it before its time
 	hurry     context.CancelFunc
-	laps      *sandbox.Laps // of the steps, for the log; nil: nobody asks
-	told      chan struct{} // closed when spawn/resp was sent
-	concluded chan struct{} // closed when the verdict stands
+	noted     noted[record.Process] // for the next daemon
+	laps      *sandbox.Laps         // of the steps, for the log; nil: nobody asks
+	told      chan struct{}         // closed when spawn/resp was sent
+	concluded chan struct{}         // closed when the verdict stands
 }
 
 // started is what a launch gives.

@@ -14,6 +14,7 @@ import (
 	"pinfold/policy"
 	"pinfold/proto"
 	"pinfold/sandbox"
+	"pinfold/supervisor/record"
 	"pinfold/supervisor/relay"
 )
 
@@ -43,6 +44,8 @@ type Host struct {
 	Buffers  *relay.Buffers        // of all relays together
 	Policy   func() *policy.Policy // the one in force now
 	State    string                // state directory
+	Records  *record.Store         // for the next daemon
+	Boot     string                // boot id of the host
 	Started  time.Time
 	Log      *slog.Logger
 }
@@ -86,6 +89,7 @@ type Session struct {
 
 	trees trees
 	ready ready
+	noted noted[record.Session] // for the next daemon
 }
 
 // New returns a session of an admitted caller. conn stays the caller's to close
@@ -104,6 +108,10 @@ func New(h *Host, c policy.Caller, adm *policy.Admission, o Options, conn *os.Fi
 	if err := h.Registry.admit(s.account(), s, Quota{Sessions: adm.Quota.Sessions}); err != nil {
 		return nil, err
 	}
+	if err := s.noteSession(); err != nil {
+		h.Registry.leave(s.account(), s)
+		return nil, err
+	}
 	return s, nil
 }
 
@@ -111,7 +119,10 @@ func New(h *Host, c policy.Caller, adm *policy.Admission, o Options, conn *os.Fi
 func (s *Session) ID() string { return s.id }
 
 // Abandon takes a session off the list that is never served.
-func (s *Session) Abandon() { s.host.Registry.leave(s.account(), s) }
+func (s *Session) Abandon() {
+	s.host.Registry.leave(s.account(), s)
+	s.forgetSession()
+}
 
 // account is whose quota the session counts against.
 func (s *Session) account() account { return account{s.adm.Caller, s.caller.UID} }
@@ -141,6 +152,7 @@ func (s *Session) Serve(ctx context.Context) {
 	s.out.end()
 	sender.Wait()
 	s.dropTrees(context.WithoutCancel(ctx))
+	s.forgetSession()
 	s.host.Registry.leave(s.account(), s)
 	s.note(audit.SessionClosed{Reason: string(s.over)})
 }
@@ -216,6 +228,7 @@ func (s *Session) end() {
 		return
 	}
 	s.over = proto.CauseSessionEnded
+	s.remember(func(r *record.Session) { r.Over, r.Grace = true, record.Nanos(s.grace) })
 	if s.detach != nil {
 		s.detach.Stop()
 	}

@@ -279,13 +279,20 @@ func (s *Session) build(ctx context.Context, p *process, g *policy.Grant, k *kin
 		return abort(&auditError{err})
 	}
 	p.laps.Lap("record-start")
+	st.at = time.Now()
+	if err := s.noteProcess(p, st, pen.Mark()); err != nil {
+		return abort(err)
+	}
+	p.laps.Lap("note")
 	proc, err := pen.Start(ctx)
 	p.laps.Lap("exec")
 	if err != nil {
+		s.forgetProcess(p)
 		return nil, errors.Join(err, os.RemoveAll(st.spool))
 	}
-	st.proc, st.at = proc, time.Now()
+	st.proc = proc
 	if err := s.connect(p, st); err != nil {
+		defer s.forgetProcess(p)
 		rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime) // ctx may be what has ended
 		defer cancel()
 		return nil, errors.Join(err, job.Kill(), proc.Release(rctx), os.RemoveAll(st.spool))

@@ -13,6 +13,7 @@ import (
 	"pinfold/cgroup"
 	"pinfold/policy"
 	"pinfold/sandbox"
+	"pinfold/supervisor/record"
 )
 
 // scratchSize is the size of a session's scratch workspace, and of its private
@@ -52,6 +53,7 @@ func (s *Session) runIDs(g *policy.Grant) (uid, gid uint32, err error) {
 		if s.trees.uid, err = s.host.Registry.takeUID(); err != nil {
 			return 0, 0, err
 		}
+		s.remember(func(r *record.Session) { r.RunUID = s.trees.uid })
 	}
 	return s.trees.uid, s.trees.uid, nil
 }
@@ -82,6 +84,7 @@ func (s *Session) scratch(ctx context.Context, name string, uid, gid uint32) (tr
 	}
 	t := tree{dir, id}
 	s.trees.made[key] = t
+	s.remember(func(r *record.Session) { r.Scratch = append(r.Scratch, record.Scratch{Name: key, UID: uid, GID: gid}) })
 	return t, nil
 }
 
