@@ -32,6 +32,10 @@ func Answer(req Request, r Reply) Response {
 		return &ExplainResp{Reply: r}
 	case *ResizeReq:
 		return &ResizeResp{Reply: r, ProcID: q.ProcID}
+	case *OpsGetReq:
+		return &OpsGetResp{Reply: r, OpID: q.OpID}
+	case *Cancel:
+		return &CancelResp{Reply: r}
 	}
 	return nil
 }
@@ -86,8 +90,12 @@ func newAnswer(t Type) Message {
 		return &ExplainResp{}
 	case TypeResizeResp:
 		return &ResizeResp{}
+	case TypeOpsGetResp:
+		return &OpsGetResp{}
+	case TypeCancelResp:
+		return &CancelResp{}
 	case TypeHandshakeReq, TypePing, TypeShutdown, TypeSpawnReq, TypeWriteReq, TypeKillReq, TypeStatusReq,
-		TypeListReq, TypeWaitReq, TypeStatsReq, TypeExplainReq, TypeResizeReq:
+		TypeListReq, TypeWaitReq, TypeStatsReq, TypeExplainReq, TypeResizeReq, TypeOpsGetReq, TypeCancel:
 		return nil
 	}
 	return nil

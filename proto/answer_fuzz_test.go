@@ -17,6 +17,8 @@ func FuzzDecodeAnswer(f *testing.F) {
 	for _, line := range []string{
 		`{"type":"pong","id":"a","version":"1.0","ts":1,"req_id":"r"}`,
 		`{"type":"error","id":"a","version":"1.0","ts":1,"req_id":"r","code":"busy","message":"later"}`,
+		`{"type":"ops/get/resp","id":"a","version":"1.0","ts":1,"req_id":"r","ok":true,"op_id":"o","outcome":"applied","operation":{"request":"proc/spawn/req","at":1,"proc_id":"p","pid":7}}`,
+		`{"type":"cancel/resp","id":"a","version":"1.0","ts":1,"req_id":"r","ok":false,"error":"no","code":"unknown_req"}`,
 		`{"type":"proc/read/event","id":"a","version":"1.0","ts":1,"proc_id":"p","stream_type":"stdout","data":"{\"text\":\"x\"}","req_id":"r","seq":1,"offset":0}`,
 		specRead,
 	} {
@@ -68,6 +70,8 @@ func stable(t *testing.T, line, out []byte) {
 func FuzzRequests(f *testing.F) {
 	f.Add(uint8(0), "id", "text", "more", int64(3), true)
 	f.Add(uint8(1), "\u2028", "a\x1fb", "\"\\", int64(-1), false)
+	f.Add(uint8(11), "id", "op", "more", int64(0), false)
+	f.Add(uint8(12), "id", "req", "more", int64(0), false)
 	f.Add(uint8(2), strings.Repeat("i", proto.MaxID), "\x7f", "é", int64(1)<<62, true)
 	f.Fuzz(func(t *testing.T, kind uint8, id, text, more string, n int64, yes bool) {
 		req := requestOf(kind, text, more, n, yes)
@@ -106,7 +110,7 @@ func requestOf(kind uint8, text, more string, n int64, yes bool) proto.Request {
 	if yes {
 		spawn.Env, spawn.Labels, spawn.StdinMode, spawn.PTY = nil, nil, "", &proto.PTY{Rows: uint16(n), Cols: uint16(n >> 16)}
 	}
-	switch kind % 12 {
+	switch kind % 14 {
 	case 0:
 		return &proto.Handshake{AgentID: text, AgentCaps: []string{more}, AuthToken: more, Role: proto.Role(map[bool]string{true: "operator"}[yes])}
 	case 1:
@@ -129,6 +133,10 @@ func requestOf(kind uint8, text, more string, n int64, yes bool) proto.Request {
 		return &proto.StatsReq{ProcID: text}
 	case 10:
 		return &proto.ExplainReq{Spawn: spawn}
+	case 11:
+		return &proto.OpsGetReq{OpID: text}
+	case 12:
+		return &proto.Cancel{ReqID: text}
 	}
 	return &proto.ResizeReq{ProcID: text, Rows: uint16(n), Cols: uint16(n >> 16)}
 }

@@ -42,8 +42,13 @@ func newRequest(t Type) (Request, field) {
 		return &ExplainReq{}, fieldCmd
 	case TypeResizeReq:
 		return &ResizeReq{}, fieldProcID | fieldRows | fieldCols
+	case TypeOpsGetReq:
+		return &OpsGetReq{}, fieldOpID
+	case TypeCancel:
+		return &Cancel{}, fieldReqID
 	case TypeHandshakeResp, TypePong, TypeError, TypeSpawnResp, TypeWriteResp, TypeReadEvent, TypeKillResp, TypeStatusResp,
-		TypeListResp, TypeWaitResp, TypeStatsResp, TypeExplainResp, TypeResizeResp:
+		TypeListResp, TypeWaitResp, TypeStatsResp, TypeExplainResp, TypeResizeResp, TypeOpsGetResp,
+		TypeCancelResp:
 		return nil, 0
 	}
 	return nil, 0
@@ -58,6 +63,8 @@ const (
 	fieldCmd
 	fieldRows
 	fieldCols
+	fieldOpID
+	fieldReqID
 )
 
 func fieldOf(name string) field {
@@ -72,12 +79,18 @@ func fieldOf(name string) field {
 		return fieldRows
 	case "cols":
 		return fieldCols
+	case "op_id":
+		return fieldOpID
+	case "req_id":
+		return fieldReqID
 	}
 	return 0
 }
 
 // fieldNames are in the order of the bits.
-func fieldNames() []string { return []string{"proc_id", "data", "cmd", "rows", "cols"} }
+func fieldNames() []string {
+	return []string{"proc_id", "data", "cmd", "rows", "cols", "op_id", "req_id"}
+}
 
 // Decode reads one line, with or without its newline, strictly: names are
 // case-sensitive; a name given twice, invalid UTF-8, a NUL and deep nesting are

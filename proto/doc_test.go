@@ -128,7 +128,7 @@ func constants(t *testing.T, typ string) []string {
 
 func TestTheReferenceNamesEveryWord(t *testing.T) {
 	doc := reference(t)
-	for _, typ := range []string{"Code", "Cause", "Stream", "Signal", "StdinMode", "Encoding", "Role", "Reason", "Extension", "DataForm"} {
+	for _, typ := range []string{"Code", "Cause", "Stream", "Signal", "StdinMode", "Encoding", "Role", "Reason", "Extension", "DataForm", "Outcome"} {
 		for _, word := range constants(t, typ) {
 			if !strings.Contains(doc, "`"+word+"`") && !strings.Contains(doc, "`\""+word+"\"`") && !strings.Contains(doc, "### "+word) && !strings.Contains(doc, `"encoding":"`+word) {
 				t.Errorf("docs/protocol.md does not name the %s %s; want it there", typ, word)

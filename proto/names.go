@@ -32,6 +32,10 @@ const (
 	TypeExplainResp   Type = "proc/explain/resp"
 	TypeResizeReq     Type = "proc/resize/req"
 	TypeResizeResp    Type = "proc/resize/resp"
+	TypeOpsGetReq     Type = "ops/get/req"
+	TypeOpsGetResp    Type = "ops/get/resp"
+	TypeCancel        Type = "cancel"
+	TypeCancelResp    Type = "cancel/resp"
 )
 
 // Code is the stable name of a failure.
@@ -55,6 +59,7 @@ const (
 	CodeUnknownProc      Code = "unknown_proc"      // this session has no such process
 	CodeProcDead         Code = "proc_dead"         // the process has ended
 	CodeProcLimit        Code = "proc_limit"        // a quota is used up
+	CodeUnknownReq       Code = "unknown_req"       // no request of this connection with that id waits for an answer
 	CodeUnknownSession   Code = "unknown_session"   // session_id is not this connection's
 	CodeDenied           Code = "denied"            // policy says no
 	CodeNotFound         Code = "not_found"         // there is no such program or directory
@@ -102,6 +107,17 @@ func Causes() []Cause {
 		CauseOutputLimit, CauseQuota, CauseSessionEnded, CauseStartFailed, CauseLost,
 	}
 }
+
+// Outcome is what became of a named operation.
+type Outcome string
+
+// The outcomes. Applied and rejected are promises.
+const (
+	OutcomeApplied  Outcome = "applied"         // it was done, once
+	OutcomeRejected Outcome = "rejected"        // nothing of it was done, nor will be
+	OutcomeNotSent  Outcome = "not_sent"        // no request of that name was taken
+	OutcomeUnknown  Outcome = "outcome_unknown" // it is under way, or may have been done in part or whole
+)
 
 // Stream is the stream_type of a read/event.
 type Stream string
@@ -200,11 +216,13 @@ const (
 	ExtStats   Extension = "stats"
 	ExtExplain Extension = "explain"
 	ExtBatch   Extension = "batch"
+	ExtOps     Extension = "ops"
+	ExtCancel  Extension = "cancel"
 )
 
 // Extensions lists them in the order in which they are announced.
 func Extensions() []Extension {
-	return []Extension{ExtList, ExtWait, ExtPTY, ExtStats, ExtExplain, ExtBatch}
+	return []Extension{ExtList, ExtWait, ExtPTY, ExtStats, ExtExplain, ExtBatch, ExtOps, ExtCancel}
 }
 
 // oneOf says that value must be one of a closed list.

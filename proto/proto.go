@@ -73,7 +73,8 @@ type Reply struct {
 	Error     string `json:"error"`
 	Code      Code   `json:"code"`
 	Retryable bool   `json:"retryable"`
-	Hint      string `json:"hint,omitzero"` // what to do about it, where that is known
+	Hint      string `json:"hint,omitzero"`     // what to do about it, where that is known
+	Repeated  bool   `json:"repeated,omitzero"` // the answer to an earlier request with the same op_id
 }
 
 // Result gives access to the reply of any response.

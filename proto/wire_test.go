@@ -106,6 +106,8 @@ func TestDecodeGivesEveryField(t *testing.T) {
 		{`"proc_id":"p","timeout_ms":1500}`, &proto.WaitReq{ProcID: "p", TimeoutMS: 1500}},
 		{`"proc_id":"p"}`, &proto.StatsReq{ProcID: "p"}},
 		{`"proc_id":"p","rows":1,"cols":65535}`, &proto.ResizeReq{ProcID: "p", Rows: 1, Cols: 65535}},
+		{`"op_id":"o"}`, &proto.OpsGetReq{OpID: "o"}},
+		{`"req_id":"w"}`, &proto.Cancel{ReqID: "w"}},
 	} {
 		line := base(c.want.Kind()) + c.text
 		*c.want.Base() = proto.Base{Type: c.want.Kind(), ID: "i1", Version: "1.0", TS: 1716123456.5}
@@ -143,6 +145,8 @@ func TestEveryAnswerHasItsStringsAndItsPID(t *testing.T) {
 		proto.TypeStatsResp:     {"req_id", "ok", "error", "code", "proc_id"},
 		proto.TypeExplainResp:   {"req_id", "ok", "error", "code", "allowed"},
 		proto.TypeResizeResp:    {"req_id", "ok", "error", "code", "proc_id"},
+		proto.TypeOpsGetResp:    {"req_id", "ok", "error", "code", "op_id"},
+		proto.TypeCancelResp:    {"req_id", "ok", "error", "code"},
 		proto.TypePong:          {"req_id", "uptime_seconds"},
 		proto.TypeError:         {"req_id", "code", "message", "detail", "retryable", "capability_name"},
 	}
@@ -180,6 +184,7 @@ func requests() []proto.Request {
 		&proto.SpawnReq{Spawn: proto.Spawn{Cmd: []string{"ls"}}}, &proto.WriteReq{ProcID: "p"}, &proto.KillReq{ProcID: "p"},
 		&proto.StatusReq{ProcID: "p"}, &proto.ListReq{}, &proto.WaitReq{ProcID: "p"}, &proto.StatsReq{ProcID: "p"},
 		&proto.ExplainReq{Spawn: proto.Spawn{Cmd: []string{"ls"}}}, &proto.ResizeReq{ProcID: "p", Rows: 1, Cols: 1},
+		&proto.OpsGetReq{OpID: "o"}, &proto.Cancel{ReqID: "w"},
 	}
 	for _, r := range all {
 		r.Base().ID = "r1"
@@ -190,6 +195,7 @@ func requests() []proto.Request {
 func TestAnswerHasTheTypeOfItsRequest(t *testing.T) {
 	for _, req := range requests() {
 		name, ok := strings.CutSuffix(string(req.Kind()), "/req")
+		ok = ok || req.Kind() == proto.TypeCancel // the one without the suffix that has a response
 		a := proto.Answer(req, proto.Refused(req, proto.CodeBusy, "the queue is full", "wait"))
 		switch {
 		case !ok:

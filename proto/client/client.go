@@ -31,6 +31,10 @@ const QueueLimit = 4 << 20
 // eventCost is what an event in a queue counts beside its bytes.
 const eventCost = 256
 
+// ErrRepeated is returned by Process.Next where a spawn was answered from the record of
+// its op_id, and the events of the process went to the spawn that started it.
+var ErrRepeated = errors.New("the events of the process went to an earlier spawn")
+
 // ErrClosed is returned for what was waiting when the connection ended.
 var ErrClosed = errors.New("connection closed")
 
@@ -55,6 +59,7 @@ type call struct {
 	answer  chan proto.Message // holds one
 	givenUp bool               // its caller has gone
 	proc    *Process           // of a spawn that succeeded, once answered
+	op      string             // op_id of a spawn
 }
 
 // Dial connects to a daemon's socket. A shake of hands is still to come.
@@ -179,18 +184,44 @@ func (c *Client) giveUp(waiting *call) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	waiting.givenUp = true
-	c.endUnwanted(waiting.proc)
+	if waiting.proc != nil {
+		waiting.proc.holders--
+		c.endUnwanted(waiting.proc, waiting.op)
+	}
 }
 
-// endUnwanted, under mu, ends a process whose spawn was given up: nobody has it.
-// If that fails the connection is closed, and the daemon ends it with the session.
-func (c *Client) endUnwanted(p *Process) {
-	if p == nil || c.err != nil {
+// takeBack tells the daemon, where that knows how to, that nobody waits for a request
+// any more. What comes of it does not matter.
+func (c *Client) takeBack(req proto.Request) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err != nil || c.calls[req.Base().ID] == nil {
+		return // answered
+	}
+	c.clean.Go(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		_ = c.Cancel(ctx, req.Base().ID) // refused: it was answered meanwhile, or cannot be taken back
+	})
+}
+
+// patience is how long a request of the client's own may take.
+const patience = 10 * time.Second
+
+// endUnwanted, under mu, ends a process whose spawn was given up, unless another call
+// has it, or waits for it by the same op_id. If that fails the connection is closed, and
+// the daemon ends it with the session.
+func (c *Client) endUnwanted(p *Process, op string) {
+	if c.err != nil || p.holders > 0 {
 		return
+	}
+	for _, other := range c.calls {
+		if op != "" && other.op == op && !other.givenUp {
+			return
+		}
 	}
 	p.Discard()
 	c.clean.Go(func() {
-		const patience = 10 * time.Second
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		_, err := p.Kill(ctx, proto.SigKill)
@@ -366,15 +397,32 @@ func (c *Client) answer(id string, m proto.Message) bool {
 	}
 	delete(c.calls, id)
 	if spawned, ok := m.(*proto.SpawnResp); ok && spawned.OK {
-		// Known before the next line is read: its events follow at once.
-		waiting.proc = newProcess(c, spawned)
-		c.procs[waiting.proc.ID] = waiting.proc
+		waiting.proc = c.processOf(spawned)
 		if waiting.givenUp {
-			c.endUnwanted(waiting.proc)
+			c.endUnwanted(waiting.proc, waiting.op)
+		} else {
+			waiting.proc.holders++
 		}
 	}
 	waiting.answer <- m
 	return true
+}
+
+// processOf, under mu, is the process of an answer. It is known before the next line is
+// read: its events follow at once.
+func (c *Client) processOf(r *proto.SpawnResp) *Process {
+	p := c.procs[r.ProcID]
+	switch {
+	case p != nil:
+		return p
+	case r.Repeated:
+		p = newProcess(c, r)
+		p.holders, p.err = 1, ErrRepeated // whoever has its events keeps it
+		return p
+	}
+	p = newProcess(c, r)
+	c.procs[p.ID] = p
+	return p
 }
 
 func (c *Client) deliver(e *proto.ReadEvent) {

@@ -243,6 +243,12 @@ func TestASpawnThatWasGivenUpIsEnded(t *testing.T) {
 		}
 		cancel()
 		<-gone
+		back, ok := p.next().(*proto.Cancel)
+		if !ok || back.ReqID != req.Base().ID {
+			t.Errorf("the peer got %+v; want the spawn cancelled", back)
+			return
+		}
+		p.send(proto.Answer(back, proto.Refused(back, proto.CodeUnsupported, "too late", "")))
 		h := proto.NewEventHead("late", req.Base().ID, time.Now())
 		p.send(spawned(req, "late"))
 		p.raw(proto.AppendReadEvent(nil, h, proto.Stdout, 1, 0, []byte("x"), proto.DataString))

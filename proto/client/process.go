@@ -16,7 +16,8 @@ type Process struct {
 	PID     int
 	Spawned *proto.SpawnResp // all that the answer said
 
-	client *Client
+	client  *Client
+	holders int // calls that have it; under the client's mu
 
 	mu      sync.Mutex
 	queue   []*proto.ReadEvent

@@ -30,12 +30,20 @@ func (c *Client) Handshake(ctx context.Context, h *proto.Handshake) (*proto.Hand
 
 // Spawn starts a process. Its events wait in its queue: take them with
 // Process.Next or Process.Copy, or call Process.Discard. If ctx ends before the
-// answer came, a process that starts after all is ended by SIGKILL.
+// answer came, the spawn is cancelled, and a process that starts after all is ended by
+// SIGKILL.
+//
+// Spawns with one op_id give one and the same Process, and it is ended only when all of
+// them were given up. If its events went elsewhere, or were taken before, Process.Next
+// fails with ErrRepeated.
 func (c *Client) Spawn(ctx context.Context, s proto.Spawn) (*Process, error) {
-	waiting := &call{answer: make(chan proto.Message, 1)}
+	waiting := &call{answer: make(chan proto.Message, 1), op: s.OpID}
 	req := &proto.SpawnReq{Spawn: s}
 	m, err := c.do(ctx, req, waiting)
 	if err != nil {
+		if ctx.Err() != nil {
+			c.takeBack(req) //nolint:contextcheck // ctx is over; this has a time of its own
+		}
 		return nil, err
 	}
 	if waiting.proc == nil {
@@ -77,7 +85,8 @@ func (c *Client) List(ctx context.Context, label string) ([]proto.ProcStatus, er
 }
 
 // Wait waits for the end of a process, at most timeout (0: as long as ctx
-// lasts). When that is over the error has code timeout.
+// lasts). When that is over the error has code timeout. If ctx ends first the daemon is
+// told that nobody waits any more.
 func (c *Client) Wait(ctx context.Context, procID string, timeout time.Duration) (*proto.Verdict, error) {
 	req := &proto.WaitReq{ProcID: procID, TimeoutMS: proto.Milliseconds(timeout.Milliseconds())}
 	if timeout > 0 && req.TimeoutMS == 0 {
@@ -85,6 +94,9 @@ func (c *Client) Wait(ctx context.Context, procID string, timeout time.Duration)
 	}
 	r, err := ask[*proto.WaitResp](ctx, c, req)
 	if err != nil {
+		if ctx.Err() != nil {
+			c.takeBack(req) //nolint:contextcheck // ctx is over; this has a time of its own
+		}
 		return nil, err
 	}
 	return r.Verdict, nil
@@ -99,6 +111,20 @@ func (c *Client) Stats(ctx context.Context, procID string) (*proto.StatsResp, er
 // an answer, not an error.
 func (c *Client) Explain(ctx context.Context, s proto.Spawn) (*proto.ExplainResp, error) {
 	return ask[*proto.ExplainResp](ctx, c, &proto.ExplainReq{Spawn: s})
+}
+
+// OpsGet asks what became of the operation that a spawn, write or kill of this session
+// named with its op_id.
+func (c *Client) OpsGet(ctx context.Context, opID string) (*proto.OpsGetResp, error) {
+	return ask[*proto.OpsGetResp](ctx, c, &proto.OpsGetReq{OpID: opID})
+}
+
+// Cancel takes back a request of this connection by its id. That request's own answer
+// says what became of it. An error with code unknown_req says that it was answered, one
+// with code unsupported that it is being carried out; then nothing has changed.
+func (c *Client) Cancel(ctx context.Context, reqID string) error {
+	_, err := ask[*proto.CancelResp](ctx, c, &proto.Cancel{ReqID: reqID})
+	return err
 }
 
 // Resize sets the size of a process's terminal.

@@ -139,6 +139,12 @@ func (in *Input) takeBack(w *write, why error) {
 		in.interrupt(why)
 		return
 	}
+	in.remove(i, why)
+}
+
+// remove takes a write that is not begun out of the queue. mu is held.
+func (in *Input) remove(i int, why error) {
+	w := in.queue[i]
 	in.queue = slices.Delete(in.queue, i, i+1)
 	in.waiting -= int64(len(w.data))
 	if errors.Is(in.closed, ErrEOF) && w.eof == ThenEOF {

@@ -83,6 +83,8 @@ var (
 	// ErrUnknown says that a part of a write was taken when the reader went or the
 	// write was given up; how much of it was read nobody can know.
 	ErrUnknown = errors.New("stdin took a part of the write")
+	// ErrTakenBack says that a write was taken back. Nothing was taken.
+	ErrTakenBack = errors.New("the write was taken back")
 	// ErrBusy says that the queue of writes is full. Nothing was taken.
 	ErrBusy = errors.New("the queue of stdin is full")
 	// ErrEOF says that an earlier write has closed stdin. Nothing was taken.

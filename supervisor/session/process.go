@@ -5,6 +5,7 @@ import (
 	"errors"
 	"runtime"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -42,13 +43,14 @@ type process struct {
 	ctx       context.Context    // the life of the process's goroutines, not of a call
 	stop      context.CancelFunc // ends them
 	launching context.Context    // ends with the start, or cuts it
-	cut       context.CancelFunc
+	cut       context.CancelCauseFunc
 	watched   context.Context // ends with the main process: of what watches its limits
 	unwatch   context.CancelFunc
 	lingering context.Context // of what outlives the main process: hurry ends it before its time
 	hurry     context.CancelFunc
 	noted     noted[record.Process] // for the next daemon
 	laps      *sandbox.Laps         // of the steps, for the log; nil: nobody asks
+	begun     atomic.Bool           // the last gate was opened: the program may have run, whatever the start says
 	told      chan struct{}         // closed when spawn/resp was sent
 	concluded chan struct{}         // closed when the verdict stands
 }
@@ -152,7 +154,7 @@ func (s *Session) effect(p *process, f Effect) {
 	case Answer:
 		s.answerSpawn(p)
 	case Cut:
-		p.cut()
+		p.cut(nil)
 	case Watch:
 		s.watch(p)
 	case Term:

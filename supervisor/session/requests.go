@@ -28,14 +28,18 @@ func (s *Session) Handle(r proto.Request) bool {
 			s.out.answer(proto.NewError(id, proto.CodeSchemaViolation, fmt.Sprintf("cannot take request: its id %q was used before on this connection", id)), nil)
 			return
 		}
-		s.dispatch(r, func(m proto.Message, sent func()) {
-			s.out.answer(m, func() {
-				s.ids.answered(id)
-				if sent != nil {
-					sent()
-				}
-			})
-		})
+		s.dispatch(r, s.calls.open(s, r))
+	})
+}
+
+// reply sends the answer of a call.
+func (s *Session) reply(c *call, m proto.Message, sent func()) {
+	s.calls.close(c)
+	s.out.answer(m, func() {
+		s.ids.answered(c.id)
+		if sent != nil {
+			sent()
+		}
 	})
 }
 
@@ -47,10 +51,14 @@ func (s *Session) Refuse(e *proto.ErrorMsg) bool {
 	return s.post(func() { s.out.answer(e, nil) })
 }
 
-func (s *Session) dispatch(r proto.Request, answer respond) {
+func (s *Session) dispatch(r proto.Request, c *call) {
+	answer := s.once(r, c)
+	if answer == nil {
+		return
+	}
 	switch r := r.(type) {
 	case *proto.SpawnReq:
-		s.spawn(r, answer)
+		s.spawn(r, c, answer)
 	case *proto.ExplainReq:
 		s.explain(r, answer)
 	case *proto.Ping:
@@ -60,25 +68,29 @@ func (s *Session) dispatch(r proto.Request, answer respond) {
 		answer(nil, nil)
 		s.end()
 	case *proto.WriteReq:
-		s.write(r, answer)
+		s.write(r, c, answer)
 	case *proto.KillReq:
-		s.reach(r, r.ProcID, answer, func(t *Session, p *process) { t.kill(p, r, answer) })
+		s.reach(r, r.ProcID, answer, func(t *Session, p *process) { t.kill(p, r, c, answer) })
 	case *proto.StatusReq:
 		s.status(r, answer)
 	case *proto.ListReq:
 		s.list(r, answer)
 	case *proto.WaitReq:
-		s.reach(r, r.ProcID, answer, func(t *Session, p *process) { t.wait(p, r, s, answer) })
+		s.reach(r, r.ProcID, answer, func(t *Session, p *process) { t.wait(p, r, c, answer) })
 	case *proto.StatsReq:
 		s.reach(r, r.ProcID, answer, func(t *Session, p *process) { t.stats(p, r, answer) })
 	case *proto.ResizeReq:
 		s.resize(r, answer)
+	case *proto.OpsGetReq:
+		s.opsGet(r, answer)
+	case *proto.Cancel:
+		s.cancel(r, answer)
 	default:
 		answer(proto.NewError(r.Base().ID, proto.CodeUnknownType, fmt.Sprintf("cannot take a %s here", r.Kind())), nil)
 	}
 }
 
-func (s *Session) write(r *proto.WriteReq, answer respond) {
+func (s *Session) write(r *proto.WriteReq, c *call, answer respond) {
 	p := s.procs[r.ProcID]
 	if p == nil || p.start == nil {
 		answer(proto.UnknownProc(r), nil)
@@ -104,9 +116,10 @@ func (s *Session) write(r *proto.WriteReq, answer respond) {
 	if r.EOF {
 		end = relay.ThenEOF
 	}
-	taken, pid := p.start.in.Submit(data, end), p.start.pid
+	w, pid := p.start.in.Submit(data, end), p.start.pid
+	c.take = w.TakeBack
 	s.wg.Go(func() {
-		answer(&proto.WriteResp{Reply: writeReply(r, <-taken), ProcID: r.ProcID, PID: pid}, nil)
+		answer(&proto.WriteResp{Reply: writeReply(r, <-w.Outcome()), ProcID: r.ProcID, PID: pid}, nil)
 	})
 }
 
@@ -116,6 +129,8 @@ func writeReply(r *proto.WriteReq, err error) proto.Reply {
 		return proto.Done(r)
 	case errors.Is(err, relay.ErrBusy):
 		return proto.Refused(r, proto.CodeBusy, "cannot write to process: its queue of writes is full", "wait for the answers of earlier writes")
+	case errors.Is(err, relay.ErrTakenBack):
+		return proto.Refused(r, proto.CodeCancelled, "cannot write to process: the write was taken back", "")
 	case errors.Is(err, relay.ErrUnknown):
 		return proto.Refused(r, proto.CodeOutcomeUnknown, "cannot say whether the write was read: the process ended when a part of it had been taken", "")
 	default:
@@ -123,7 +138,7 @@ func writeReply(r *proto.WriteReq, err error) proto.Reply {
 	}
 }
 
-func (s *Session) kill(p *process, r *proto.KillReq, answer respond) {
+func (s *Session) kill(p *process, r *proto.KillReq, c *call, answer respond) {
 	if p.start == nil {
 		answer(proto.UnknownProc(r), nil)
 		return
@@ -132,7 +147,7 @@ func (s *Session) kill(p *process, r *proto.KillReq, answer respond) {
 		if p.verdict == nil && r.Signal == proto.SigKill {
 			s.step(p, KillAsked)
 		}
-		s.killDead(p, r, answer)
+		s.killDead(p, r, c, answer)
 		return
 	}
 	if !r.Signal.Ends() {
@@ -152,13 +167,23 @@ func (s *Session) kill(p *process, r *proto.KillReq, answer respond) {
 	} else {
 		s.step(p, StopAsked)
 	}
-	p.await(&waiter{done: func(p *process) {
+	s.awaitKilled(p, r, c, func(p *process) {
 		answer(&proto.KillResp{Reply: proto.Done(r), State: p.verdict.Status()}, nil)
-	}})
+	})
+}
+
+// awaitKilled answers a kill at the end of p. One that is given up has been sent; where
+// the operation has a name, its outcome is awaited all the same.
+func (s *Session) awaitKilled(p *process, r *proto.KillReq, c *call, done func(*process)) {
+	w := &waiter{done: done}
+	p.await(w)
+	if r.OpID == "" {
+		c.onGivenUp(s, func() { p.leave(w) })
+	}
 }
 
 // killDead answers a kill that came after the end.
-func (s *Session) killDead(p *process, r *proto.KillReq, answer respond) {
+func (s *Session) killDead(p *process, r *proto.KillReq, c *call, answer respond) {
 	dead := func(p *process) {
 		answer(&proto.KillResp{Reply: proto.Refused(r, proto.CodeProcDead, "cannot signal process: it has ended", ""), State: p.verdict.Status()}, nil)
 	}
@@ -166,7 +191,7 @@ func (s *Session) killDead(p *process, r *proto.KillReq, answer respond) {
 		dead(p)
 		return
 	}
-	p.await(&waiter{done: dead})
+	s.awaitKilled(p, r, c, dead)
 }
 
 // signalOf is the number of a signal that the wire names; 0 for one that it has not.
@@ -180,8 +205,9 @@ func signalOf(sig proto.Signal) syscall.Signal {
 }
 
 // wait answers at the end of p or when its own time is over. The waits of a
-// connection are bounded: asker is whose connection it came over.
-func (s *Session) wait(p *process, r *proto.WaitReq, asker *Session, answer respond) {
+// connection are bounded.
+func (s *Session) wait(p *process, r *proto.WaitReq, c *call, answer respond) {
+	asker := c.from
 	ended := func(p *process) {
 		answer(&proto.WaitResp{Reply: proto.Done(r), ProcID: p.id, Status: p.verdict.Status(), Verdict: p.verdict}, nil)
 	}
@@ -207,6 +233,14 @@ func (s *Session) wait(p *process, r *proto.WaitReq, asker *Session, answer resp
 		ended(p)
 	}
 	p.await(w)
+	c.onGivenUp(s, func() {
+		if timer != nil {
+			timer.Stop()
+		}
+		if p.leave(w) {
+			asker.waits.drop()
+		}
+	})
 	d := r.TimeoutMS.Duration()
 	if d <= 0 {
 		return
@@ -214,7 +248,7 @@ func (s *Session) wait(p *process, r *proto.WaitReq, asker *Session, answer resp
 	timer = time.AfterFunc(d, func() {
 		s.post(func() {
 			if !p.leave(w) {
-				return // answered
+				return // answered, or given up
 			}
 			asker.waits.drop()
 			answer(&proto.WaitResp{

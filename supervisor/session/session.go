@@ -14,6 +14,7 @@ import (
 	"pinfold/policy"
 	"pinfold/proto"
 	"pinfold/sandbox"
+	"pinfold/supervisor/ops"
 	"pinfold/supervisor/record"
 	"pinfold/supervisor/relay"
 )
@@ -81,6 +82,8 @@ type Session struct {
 	order   []string // ids in the order of their start
 	ids     *idRing
 	waits   counter
+	calls   calls
+	ops     operations
 	denials map[string]int
 	over    proto.Cause   // why the session ends; empty while it goes on
 	grace   time.Duration // upper bound for the grace of its processes; 0: none
@@ -102,6 +105,7 @@ func New(h *Host, c policy.Caller, adm *policy.Admission, o Options, conn *os.Fi
 		work:  make(chan func(), 64),
 		done:  make(chan struct{}),
 		procs: map[string]*process{}, ids: newIDRing(maxIDs), denials: map[string]int{},
+		calls: newCalls(), ops: newOperations(ops.New(ops.Volatile{})),
 	}
 	s.ids.use(o.Handshake)
 	s.ids.answered(o.Handshake)

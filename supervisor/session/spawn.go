@@ -21,7 +21,7 @@ import (
 
 // spawn begins one spawn: it takes a place of the quotas and lets the start run
 // beside the session.
-func (s *Session) spawn(r *proto.SpawnReq, answer respond) {
+func (s *Session) spawn(r *proto.SpawnReq, c *call, answer respond) {
 	refuse := func(code proto.Code, text, hint string) {
 		answer(&proto.SpawnResp{Reply: proto.Refused(r, code, text, hint)}, nil)
 	}
@@ -47,16 +47,17 @@ func (s *Session) spawn(r *proto.SpawnReq, answer respond) {
 	p := &process{id: proto.NewID(), req: r, answer: answer, state: Starting, asked: time.Now(), told: make(chan struct{}), concluded: make(chan struct{})}
 	p.laps = s.newLaps(p.asked)
 	p.ctx, p.stop = context.WithCancel(s.base)
-	p.launching, p.cut = context.WithCancel(p.ctx)
+	p.launching, p.cut = context.WithCancelCause(p.ctx)
 	p.watched, p.unwatch = context.WithCancel(p.ctx)
 	p.lingering, p.hurry = context.WithCancel(p.ctx)
 	s.procs[p.id] = p
 	s.order = append(s.order, p.id)
 	s.host.Registry.own(p.id, s)
+	c.take = func() bool { return s.takeBack(p) }
 	pol := s.host.Policy()
 	s.wg.Go(func() {
 		st, fail := s.launch(p, pol)
-		p.cut()
+		p.cut(nil)
 		s.post(func() {
 			p.start, p.failure = st, fail
 			if fail != nil {
@@ -74,6 +75,9 @@ func (s *Session) spawn(r *proto.SpawnReq, answer respond) {
 func (s *Session) answerSpawn(p *process) {
 	if p.failure != nil {
 		s.countDenial(p.failure)
+		if p.begun.Load() && p.req.OpID != "" {
+			uncertain(p.failure)
+		}
 		p.answer(p.failure, nil)
 		return
 	}
@@ -105,6 +109,9 @@ func (s *Session) countDenial(r *proto.SpawnResp) {
 func (s *Session) launch(p *process, pol *policy.Policy) (*started, *proto.SpawnResp) {
 	fail := func(err error) (*started, *proto.SpawnResp) {
 		resp := failure(p.req, err)
+		if resp.Denial == nil && errors.Is(context.Cause(p.launching), errTakenBack) {
+			resp = &proto.SpawnResp{Reply: proto.Refused(p.req, proto.CodeCancelled, "cannot start process: its spawn was taken back", "")}
+		}
 		if resp.Denial == nil {
 			s.log.Warn("process not started", attrProc(p.id), slog.String("code", string(resp.Code)), attrErr(err))
 			s.noteFailure(p, err, resp.Code)
@@ -284,8 +291,12 @@ func (s *Session) build(ctx context.Context, p *process, g *policy.Grant, k *kin
 		return abort(err)
 	}
 	p.laps.Lap("note")
+	p.begun.Store(true)
 	proc, err := pen.Start(ctx)
 	p.laps.Lap("exec")
+	if _, ok := errors.AsType[*sandbox.StepError](err); ok {
+		p.begun.Store(false) // the kernel refused the program
+	}
 	if err != nil {
 		s.forgetProcess(p)
 		return nil, errors.Join(err, os.RemoveAll(st.spool))

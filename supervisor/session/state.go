@@ -31,6 +31,7 @@ const (
 	LaunchFailed Event = "launch_failed" // some step before that failed
 	StopAsked    Event = "stop_asked"    // SIGTERM by request
 	KillAsked    Event = "kill_asked"    // SIGKILL by request
+	CancelAsked  Event = "cancel_asked"  // the spawn was taken back
 	TimeUp       Event = "time_up"       // a wall, cpu or idle limit was reached
 	OutOfMemory  Event = "out_of_memory" // the kernel killed for memory in the job
 	OutputFull   Event = "output_full"   // output.limit was reached
@@ -81,6 +82,7 @@ func NewTable() Table {
 			Launched:     {Running, []Effect{Answer, Watch}},
 			LaunchFailed: {Gone, []Effect{Answer, Forget}},
 			SessionOver:  {Doomed, []Effect{Cut}},
+			CancelAsked:  {Doomed, []Effect{Cut}},
 		},
 		Doomed: {
 			Launched:     {Killing, []Effect{Answer, Watch, KillJob}},
