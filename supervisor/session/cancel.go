@@ -1,6 +1,7 @@
 package session
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -133,11 +134,10 @@ func (s *Session) cancel(r *proto.Cancel, answer respond) {
 		code = s.withdraw(c)
 	}
 	reply := proto.Done(r)
-	switch code {
-	case "":
-	case proto.CodeUnknownReq:
+	switch {
+	case code == proto.CodeUnknownReq:
 		reply = proto.Refused(r, code, "cannot cancel the request: no request of this connection with that id waits for an answer", "")
-	default:
+	case code != "":
 		reply = proto.Refused(r, code, fmt.Sprintf("cannot cancel the %s: it is being carried out", c.req.Kind()), "wait for its answer")
 	}
 	answer(&proto.CancelResp{Reply: reply}, nil)
@@ -161,6 +161,15 @@ func (s *Session) withdraw(c *call) proto.Code {
 		return ""
 	}
 	return proto.CodeUnsupported
+}
+
+// failed is the answer to a spawn that did not come to run.
+func (p *process) failed(err error) *proto.SpawnResp {
+	resp := failure(p.req, err)
+	if resp.Denial == nil && errors.Is(context.Cause(p.launching), errTakenBack) {
+		resp = &proto.SpawnResp{Reply: proto.Refused(p.req, proto.CodeCancelled, "cannot start process: its spawn was taken back", "")}
+	}
+	return resp
 }
 
 // takeBack gives up a start that is under way.

@@ -108,10 +108,7 @@ func (s *Session) countDenial(r *proto.SpawnResp) {
 // session and touches nothing of it that changes.
 func (s *Session) launch(p *process, pol *policy.Policy) (*started, *proto.SpawnResp) {
 	fail := func(err error) (*started, *proto.SpawnResp) {
-		resp := failure(p.req, err)
-		if resp.Denial == nil && errors.Is(context.Cause(p.launching), errTakenBack) {
-			resp = &proto.SpawnResp{Reply: proto.Refused(p.req, proto.CodeCancelled, "cannot start process: its spawn was taken back", "")}
-		}
+		resp := p.failed(err)
 		if resp.Denial == nil {
 			s.log.Warn("process not started", attrProc(p.id), slog.String("code", string(resp.Code)), attrErr(err))
 			s.noteFailure(p, err, resp.Code)

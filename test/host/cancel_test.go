@@ -67,8 +67,11 @@ func TestCancelTakesAWaitBack(t *testing.T) {
 		id, of string
 		code   proto.Code
 	}{
-		{"x1", "v1", proto.CodeUnknownReq}, {"x2", "never", proto.CodeUnknownReq},
-		{"x3", "s", proto.CodeUnknownReq}, {"x4", "hello", proto.CodeUnknownReq}, {"x5", "x5", proto.CodeUnsupported},
+		{"x1", "v1", proto.CodeUnknownReq},
+		{"x2", "never", proto.CodeUnknownReq},
+		{"x3", "s", proto.CodeUnknownReq},
+		{"x4", "hello", proto.CodeUnknownReq},
+		{"x5", "x5", proto.CodeUnsupported},
 	} {
 		w.ask("cancel", c.id, `,"req_id":"`+c.of+`"`)
 		if f := w.answerTo(c.id); f.OK || f.Code != c.code || f.Type != proto.TypeCancelResp {
