@@ -56,6 +56,7 @@ func wishes() []wish {
 		{"no filter", true, func(s *sandbox.Spec) { s.Profile.Seccomp.Base = "" }},
 		{"the host's proc", true, bind("/hostproc", "/proc", false)},
 		{"init's root by its link", true, bind("/hostroot", "/proc/1/root", true)},
+		{"the stage's root by its link", true, bind("/hostroot", "/proc/self/root", true)},
 		{"the cgroup tree", true, bind("/cgroups", v2Of(), true)},
 		{"the kernel's objects, for writing", true, bind("/sys", "/sys", true)},
 		{"a disk as a device", true, func(s *sandbox.Spec) {

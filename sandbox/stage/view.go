@@ -347,6 +347,9 @@ func (b *viewBuilder) bind(e sandbox.Entry) error {
 	}
 	b.v.sources = append(b.v.sources, source{path: e.Source, follow: e.Follow, id: idOf(st), mode: st.Mode & unix.S_IFMT, mount: by})
 	if st.Mode&unix.S_IFMT == unix.S_IFLNK {
+		if err := mountable(src, unix.MOUNT_ATTR_RDONLY); err != nil { // what a link of proc tells is the host's
+			return err
+		}
 		to, err := linux.ReadLinkAt(src, "")
 		if err != nil {
 			return err
