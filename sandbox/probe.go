@@ -144,6 +144,26 @@ func (f Features) Lacks() []Lack {
 	return out
 }
 
+// LacksWith lists the controls that this host cannot give to a pen in this network,
+// Lacks and one more: in the host's network nothing but Landlock's scope keeps abstract
+// UNIX sockets of the host shut, which Linux 6.12 brings; landlock(7), ABI 6.
+func (f Features) LacksWith(n NetMode) []Lack {
+	out := f.Lacks()
+	if why := Unscoped(f.LandlockABI); n == NetHost && f.Has(FeatureLandlock) && why != "" {
+		out = append(out, Lack{Control: ControlLandlock, Why: why, Fix: "Linux 6.12 or newer, or net: none, or controls: { landlock: best_effort } in the profile"})
+	}
+	return out
+}
+
+// Unscoped says what is open in the host's network under an ABI of Landlock without
+// scopes; empty: it has them, or there is no Landlock.
+func Unscoped(abi int) string {
+	if abi == 0 || ruleset.Scoped(abi) != 0 {
+		return ""
+	}
+	return fmt.Sprintf("Landlock ABI %d, which has no scopes: with net: host abstract sockets of the host can be reached", abi)
+}
+
 // Probe finds out what this host can do by doing it: in short-lived children,
 // each ended after trialTime at the latest, and with mounts that are never
 // attached anywhere. It leaves nothing behind. It fails when ctx ends before it

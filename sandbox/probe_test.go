@@ -377,6 +377,28 @@ func TestLacks(t *testing.T) {
 	}
 }
 
+// TestLacksWith: in the host's network Landlock without scopes is a lack, and only there.
+func TestLacksWith(t *testing.T) {
+	f := Features{}
+	for _, g := range AllFeatures() {
+		f.Findings = append(f.Findings, Finding{Feature: g, OK: true})
+	}
+	for _, c := range []struct {
+		abi  int
+		net  NetMode
+		want bool
+	}{{2, NetHost, true}, {5, NetHost, true}, {6, NetHost, false}, {11, NetHost, false}, {2, NetNone, false}} {
+		f.LandlockABI = c.abi
+		got := f.LacksWith(c.net)
+		if lacks := len(got) == 1 && got[0].Control == ControlLandlock; lacks != c.want || len(got) > 1 {
+			t.Errorf("LacksWith(%s) under ABI %d = %+v; want landlock in it: %v", c.net, c.abi, got, c.want)
+		}
+	}
+	if got := (Features{}).LacksWith(NetHost); len(got) != len(Controls()) {
+		t.Errorf("LacksWith(host) of nothing probed = %d; want each of the %d controls once", len(got), len(Controls()))
+	}
+}
+
 func TestParseCgroupMounts(t *testing.T) {
 	in := `24 1 0:22 / /proc rw - proc none rw
 30 24 0:26 / /sys/fs/cgroup ro,nosuid shared:9 - tmpfs none ro

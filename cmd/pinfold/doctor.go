@@ -24,6 +24,7 @@ type checkup struct {
 	Required  bool            `json:"required"` // by the defaults of a policy
 	Available bool            `json:"available"`
 	BlockedBy string          `json:"blocked_by,omitempty"`
+	NetHost   string          `json:"net_host,omitempty"` // what blocks it with net: host alone
 	Fix       string          `json:"fix,omitempty"`
 }
 
@@ -113,6 +114,9 @@ func diagnose(f sandbox.Features, lacks []sandbox.Lack) diagnosis {
 		if i := slices.IndexFunc(lacks, func(l sandbox.Lack) bool { return l.Control == control }); i >= 0 {
 			k.Available, k.BlockedBy, k.Fix = false, lacks[i].Why, lacks[i].Fix
 		}
+		if control == sandbox.ControlLandlock && k.Available {
+			k.NetHost = sandbox.Unscoped(f.LandlockABI)
+		}
 		d.Controls = append(d.Controls, k)
 	}
 	return d
@@ -124,6 +128,9 @@ func (d diagnosis) text(s style) string {
 	rows := make([][]string, 0, len(d.Controls))
 	for _, k := range d.Controls {
 		row := []string{string(k.Control), "available"}
+		if k.NetHost != "" {
+			row[1] += ", but with net: host blocked by " + k.NetHost
+		}
 		if !k.Available {
 			row[1] = "blocked by " + k.BlockedBy
 			if !k.Required {

@@ -37,3 +37,18 @@ func TestDiagnose(t *testing.T) {
 		}
 	}
 }
+
+// TestDiagnoseNetHost: what is missing in the host's network alone stands in the row of the
+// control, which is there otherwise.
+func TestDiagnoseNetHost(t *testing.T) {
+	f := sandbox.Features{LandlockABI: 2}
+	d := diagnose(f, nil)
+	const want = "ok  landlock       available, but with net: host blocked by Landlock ABI 2, which has no scopes"
+	if text := d.text(style{}); !strings.Contains(text, want) || strings.Count(text, "net: host") != 2 {
+		t.Errorf("text =\n%s\nwant %q in it, and of no other control", text, want)
+	}
+	f.LandlockABI = 6
+	if text := diagnose(f, nil).text(style{}); strings.Contains(text, "net: host") {
+		t.Errorf("text =\n%s\nwant nothing of net: host with ABI 6", text)
+	}
+}

@@ -122,7 +122,7 @@ func (s *server) turn(ctx context.Context, uid uint32) (give func(), err error) 
 
 // lacks refuses a profile that requires what this host cannot give.
 func (s *server) lacks(f *sandbox.Profile) error {
-	for _, k := range s.features.Lacks() {
+	for _, k := range s.features.LacksWith(f.Net) {
 		need := levelOf(f, k.Control) == sandbox.LevelRequired
 		switch k.Control {
 		case sandbox.ControlUserNS:

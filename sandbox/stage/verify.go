@@ -233,7 +233,8 @@ func (l *launcher) control(n sandbox.Need, e *sandbox.Enforcement, t *mountTable
 		shown(err == nil, sandbox.ProofMount, fmt.Sprint(err))
 	case sandbox.ControlLandlock:
 		off = off && l.m.ruleset == nil
-		shown(l.m.ruleset != nil && l.canaries.Landlock, sandbox.ProofCanary, l.landlockLack())
+		open := l.p.Net == sandbox.NetHost && sandbox.Unscoped(l.m.abi) != ""
+		shown(l.m.ruleset != nil && l.canaries.Landlock && !open, sandbox.ProofCanary, l.landlockLack())
 	case sandbox.ControlSeccomp:
 		shown(e.Seccomp.FilterHash != "", sandbox.ProofCanary, "no filter is in force")
 	case sandbox.ControlCaps:
@@ -266,7 +267,10 @@ func (l *launcher) landlockLack() string {
 	if l.m.ruleset == nil {
 		return "this host has no Landlock"
 	}
-	return "what it must refuse was not tried"
+	if !l.canaries.Landlock {
+		return "what it must refuse was not tried"
+	}
+	return sandbox.Unscoped(l.m.abi)
 }
 
 // ownNet reports whether a network namespace is the pen's own.

@@ -137,7 +137,7 @@ func (s *Session) launch(p *process, pol *policy.Policy) (*started, *proto.Spawn
 	}
 	ctx, cancel = context.WithDeadline(p.launching, p.asked.Add(g.Timeout.Start))
 	defer cancel()
-	if err := CheckHost(g, s.host.Stage.Features().Lacks(), s.host.Cgroups.Lacks()); err != nil {
+	if err := CheckHost(g, s.host.Stage.Features().LacksWith(sandbox.NetMode(g.Net)), s.host.Cgroups.Lacks()); err != nil {
 		return fail(err)
 	}
 	p.laps.Lap("record")

@@ -32,7 +32,7 @@ callers:
     run_as: dynamic
   - name: ordinary
     match: { uid: 61357 }
-    profiles: [default, default-root, denied, mapped, strict, strict-root, small, shared, net, net-scoped, files, anything, limits]
+    profiles: [default, default-root, denied, mapped, strict, strict-root, small, shared, shared-at-best, bare, bare-denied, bare-own, net, net-scoped, files, anything, limits]
 profiles:
   default:
     commands: [BIN/pinfold]
@@ -58,6 +58,10 @@ profiles:
     timeout: { start: 60s }
   strict-root: { extends: strict, userns: on, allow_root: true }
   shared: { extends: default, net: host }
+  shared-at-best: { extends: shared, controls: { landlock: best_effort } }
+  bare: { extends: default, controls: { landlock: off } }
+  bare-denied: { extends: denied, controls: { landlock: off } }
+  bare-own: { extends: bare, fs: { read: [ BIN/own ] } }
   net-scoped: { extends: default, net: host }
   net: { extends: default, net: host, controls: { landlock: off } }
   files:

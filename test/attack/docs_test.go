@@ -11,35 +11,61 @@ import (
 	"pinfold/attack"
 )
 
-var update = flag.Bool("update", false, "rewrite the list of attacks in docs/security.md")
+var update = flag.Bool("update", false, "rewrite the lists of attacks in docs/security.md")
 
-const (
-	page      = "../../docs/security.md"
-	listBegin = "<!-- attacks: begin (go test ./test/attack -run TestListed -update) -->\n"
-	listEnd   = "<!-- attacks: end -->"
-)
+const page = "../../docs/security.md"
 
-// TestListed holds the list in docs/security.md to the table.
+// TestListed holds the lists in docs/security.md to the tables.
 func TestListed(t *testing.T) {
+	listed(t, "attacks", printed(attack.Table()))
+	listed(t, "landlock", printedLacks(lacks()))
+}
+
+// listed compares a part of the page, or writes it with -update.
+func listed(t *testing.T, name, want string) {
+	t.Helper()
 	b, err := os.ReadFile(page)
 	if err != nil {
 		t.Fatal(err)
 	}
-	before, rest, ok := strings.Cut(string(b), listBegin)
-	old, after, ok2 := strings.Cut(rest, listEnd)
+	begin, end := "<!-- "+name+": begin (go test ./test/attack -run TestListed -update) -->\n", "<!-- "+name+": end -->"
+	before, rest, ok := strings.Cut(string(b), begin)
+	old, after, ok2 := strings.Cut(rest, end)
 	if !ok || !ok2 {
-		t.Fatalf("%s has no place for the list of attacks", page)
+		t.Fatalf("%s has no place for %s", page, name)
 	}
-	want := printed(attack.Table())
 	if *update {
-		if err := os.WriteFile(page, []byte(before+listBegin+want+listEnd+after), 0o600); err != nil {
+		if err := os.WriteFile(page, []byte(before+begin+want+end+after), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		return
 	}
 	if old != want {
-		t.Errorf("%s does not list the attacks of the table; go test ./test/attack -run TestListed -update", page)
+		t.Errorf("%s does not list %s of the table; go test ./test/attack -run TestListed -update", page, name)
 	}
+}
+
+// printedLacks has a row for each right, with what holds each of its attacks without it.
+func printedLacks(list []lack) string {
+	var b strings.Builder
+	b.WriteString("| right | since | attacks, and what holds them without it |\n|---|---|---|\n")
+	for _, l := range list {
+		var order []string
+		names := map[string][]string{}
+		for _, a := range l.list() {
+			by := instead(a)
+			if names[by] == nil {
+				order = append(order, by)
+			}
+			names[by] = append(names[by], a.ID)
+		}
+		var cells []string
+		for _, by := range order {
+			cells = append(cells, "**"+by+"**: "+strings.Join(names[by], " "))
+		}
+		fmt.Fprintf(&b, "| %s | ABI %d, Linux %s | %s |\n", l.right, l.abi, l.linux, strings.Join(cells, "; "))
+	}
+	return b.String()
 }
 
 // group is a row of the list: attacks of a class that one layer refuses alike.
