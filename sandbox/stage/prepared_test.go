@@ -15,16 +15,16 @@ import (
 	"pinfold/sandbox"
 )
 
-func (b *bench) prepare(s sandbox.Spec, attach ...*os.File) *sandbox.Prepared {
-	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.t.Context(), waitLimit)
+func (b *bench) prepare(t *testing.T, s sandbox.Spec, attach ...*os.File) *sandbox.Prepared {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 	defer cancel()
 	p, err := b.Prepare(ctx, b.conn, s, attach)
 	if errors.Is(err, sandbox.ErrUnsupported) {
-		b.t.Skipf("Prepare() = %v", err)
+		t.Skipf("Prepare() = %v", err)
 	}
 	if err != nil {
-		b.t.Fatal(err)
+		t.Fatal(err)
 	}
 	return p
 }
@@ -35,7 +35,7 @@ func TestPrepared(t *testing.T) {
 	b, w := newBench(t), workspace(t)
 	s, d := b.inWork(testProfile(), w, "cat; echo $0 $1; cat f; cat /proc/self/cgroup | tail -1")
 	s.Command.Argv = append(s.Command.Argv, "zero", "one")
-	p := b.prepare(s, d)
+	p := b.prepare(t, s, d)
 	job := jobOf(b, s)
 	var pid int
 	until(t, "the target to be in its cgroup", func() bool { pid = onlyPid(t, job); return pid > 0 })
@@ -178,7 +178,7 @@ func TestPreparedStale(t *testing.T) {
 			p := testProfile()
 			tt.edit(&p)
 			s, d := b.inWork(p, w, "true")
-			r := b.prepare(s, d)
+			r := b.prepare(t, s, d)
 			until(t, "the target to be in its cgroup", func() bool { return onlyPid(t, jobOf(b, s)) > 0 })
 			tt.change(w)
 			ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
@@ -228,7 +228,7 @@ func TestPreparedMaskFalls(t *testing.T) {
 	p := testProfile()
 	p.Deny = []sandbox.Deny{{Path: "/proj/.env", Absent: sandbox.AbsentPlaceholder}}
 	s, d := b.inWork(p, w, "true")
-	r := b.prepare(s, d)
+	r := b.prepare(t, s, d)
 	until(t, "the target to be in its cgroup", func() bool { return onlyPid(t, jobOf(b, s)) > 0 })
 	write(t, w+"/new", "another secret")
 	move(t, w+"/new", w+"/.env")
@@ -272,7 +272,7 @@ func TestPreparedEnds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)
 			s := b.spec(testProfile(), "/bin/true")
-			p := b.prepare(s)
+			p := b.prepare(t, s)
 			until(t, "the target to be in its cgroup", func() bool { return onlyPid(t, jobOf(b, s)) > 0 })
 			init := onlyPid(t, b.base+"/"+s.Site.Cgroup+"/init")
 			end(t, b, p, init)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -14,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"pinfold/sandbox"
+	"pinfold/test/testkit"
 )
 
 // unneeded are steps whose lack the record need not tell, each with the reason.
@@ -83,8 +83,8 @@ type skipping struct {
 func newSkipping(t *testing.T) *skipping {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "pinfold-stage")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-tags", "pinfold_skip", "-o", program, "pinfold/cmd/pinfold-stage").CombinedOutput(); err != nil {
-		t.Fatalf("go build = %v\n%s", err, out)
+	if err := testkit.BuildTagged(t.Context(), "../..", "pinfold_skip", "./cmd/pinfold-stage", program); err != nil {
+		t.Fatal(err)
 	}
 	s := &skipping{program: program, work: workspace(t)}
 	s.leaveOut(t, -1)

@@ -30,6 +30,20 @@ func Build(ctx context.Context, top, dir string) error {
 	return nil
 }
 
+// BuildTagged builds the program of a package with a build tag, or copies it from where
+// the programs are already: below a directory named for the tag.
+func BuildTagged(ctx context.Context, top, tag, pkg, file string) error {
+	built, ok := os.LookupEnv(builtDir)
+	if !ok {
+		return build(ctx, top, filepath.Dir(file), []string{"CGO_ENABLED=0"}, []string{"-tags", tag}, []string{pkg})
+	}
+	program, err := os.ReadFile(filepath.Join(built, tag, filepath.Base(file)))
+	if err != nil {
+		return fmt.Errorf("cannot find %s as it was built with the tag %s: %w", pkg, tag, err)
+	}
+	return os.WriteFile(file, program, 0o700)
+}
+
 func build(ctx context.Context, top, dir string, env, flags, pkgs []string) error {
 	args := append([]string{"build", "-trimpath", "-o", dir + string(filepath.Separator)}, flags...)
 	cmd := exec.CommandContext(ctx, "go", append(args, pkgs...)...)
