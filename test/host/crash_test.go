@@ -226,9 +226,9 @@ func TestTheStageIsNeeded(t *testing.T) {
 	}()
 	select {
 	case <-done:
-	case <-time.After(stopLimit):
+	case <-time.After(stopWithin()):
 		_ = d.cmd.Process.Signal(syscall.SIGQUIT)
-		t.Fatalf("pinfoldd runs on %s after its stage has ended; want exit 1\n%s", stopLimit, d.log)
+		t.Fatalf("pinfoldd runs on %s after its stage has ended; want exit 1\n%s", stopWithin(), d.log)
 	}
 	if code := d.cmd.ProcessState.ExitCode(); code != 1 || !strings.Contains(d.log.String(), "stage") {
 		t.Errorf("pinfoldd without its stage = exit %d; want 1 and a word about it\n%s", code, d.log)

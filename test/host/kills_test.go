@@ -18,6 +18,7 @@ import (
 
 	"pinfold/proto"
 	"pinfold/proto/client"
+	"pinfold/test/testkit"
 )
 
 // call is one system call of a start: the how-manieth with its number.
@@ -56,6 +57,9 @@ func TestKilledAtEveryStep(t *testing.T) {
 	} {
 		t.Run(k.name, func(t *testing.T) {
 			t.Parallel()
+			if k.ready {
+				testkit.NeedDetached(t)
+			}
 			s := newSlayer(t, k)
 			calls := s.record()
 			named := k.named(t, calls)
@@ -381,10 +385,10 @@ func (s *slayer) kill(p call) bool {
 func (s *slayer) again() {
 	s.t.Helper()
 	d := s.d
-	killer := time.AfterFunc(stopLimit, func() { _ = d.cmd.Process.Kill() })
+	killer := time.AfterFunc(stopWithin(), func() { _ = d.cmd.Process.Kill() })
 	err := d.cmd.Wait()
 	if !killer.Stop() {
-		s.t.Errorf("pinfoldd runs on %s after its stage has ended; want exit 1", stopLimit)
+		s.t.Errorf("pinfoldd runs on %s after its stage has ended; want exit 1", stopWithin())
 	}
 	if code := d.cmd.ProcessState.ExitCode(); s.k.stage && code != 1 {
 		s.t.Errorf("pinfoldd without its stage = %v; want exit 1", err)

@@ -10,6 +10,7 @@ import (
 
 	"pinfold/proto"
 	"pinfold/proto/client"
+	"pinfold/test/testkit"
 )
 
 // readyPens are the main processes of cgroups in which no process of a client is: of
@@ -38,6 +39,7 @@ func (d *daemon) jobs() []string {
 // twice runs a command two times, and waits until a pen is ready for the third.
 func twice(t *testing.T, d *daemon, c *client.Client, s proto.Spawn) (pid string) {
 	t.Helper()
+	testkit.NeedDetached(t)
 	for range 2 {
 		if _, _, v := run(t, c, s); v.Cause != proto.CauseExited {
 			t.Fatalf("%v = %+v; want it to exit", s.Cmd, v)

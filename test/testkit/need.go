@@ -95,3 +95,49 @@ func NeedProgram(tb testing.TB, name string) string {
 	}
 	return path
 }
+
+// NeedDetached leaves the test out where DetachedMounts fails.
+func NeedDetached(tb testing.TB) {
+	tb.Helper()
+	if err := DetachedMounts(); err != nil {
+		LeaveOut(tb, "needs mounts on detached trees, without which no pen is made ready: "+err.Error())
+	}
+}
+
+// DetachedMounts puts a mount onto a tree that is attached nowhere, and says what keeps it
+// from that: before Linux 6.15 move_mount(2) answers EINVAL.
+func DetachedMounts() error {
+	tree, err := memory()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(tree) }()
+	second, err := memory()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(second) }()
+	if err := unix.Mkdirat(tree, "d", 0o700); err != nil {
+		return os.NewSyscallError("mkdirat", err)
+	}
+	at, err := unix.Openat(tree, "d", unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return os.NewSyscallError("openat", err)
+	}
+	defer func() { _ = unix.Close(at) }()
+	return os.NewSyscallError("move_mount", unix.MoveMount(second, "", at, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH))
+}
+
+// memory makes a tmpfs that is attached nowhere.
+func memory() (int, error) {
+	fs, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return -1, os.NewSyscallError("fsopen", err)
+	}
+	defer func() { _ = unix.Close(fs) }()
+	if err := unix.FsconfigCreate(fs); err != nil {
+		return -1, os.NewSyscallError("fsconfig", err)
+	}
+	fd, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, 0)
+	return fd, os.NewSyscallError("fsmount", err)
+}
