@@ -167,6 +167,13 @@ func bootID() (string, error) {
 }
 
 // noPen says why there is nothing to adopt.
-func noPen(format string, args ...any) error {
-	return fmt.Errorf("%w: %s", sandbox.ErrGone, fmt.Sprintf(format, args...))
-}
+func noPen(format string, args ...any) error { return gonePen(fmt.Sprintf(format, args...)) }
+
+// gonePen is a text that is sandbox.ErrGone to those who branch on it.
+type gonePen string
+
+// Error returns the reason alone: the daemon's side says what it is a reason for.
+func (g gonePen) Error() string { return string(g) }
+
+// Unwrap returns sandbox.ErrGone.
+func (gonePen) Unwrap() error { return sandbox.ErrGone }

@@ -146,6 +146,8 @@ func TestAdoptTwice(t *testing.T) {
 	m := v.started()
 	until(t, "the target to end", func() bool { return onlyPid(t, b.base+"/"+m.Cgroup+"/job") == 0 })
 	v.kill()
+	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
+	defer cancel()
 	for range 3 {
 		b.successor()
 		q := b.adopt(m)
@@ -153,7 +155,7 @@ func TestAdoptTwice(t *testing.T) {
 			t.Error("Stdin is there; want none")
 		}
 		for range 2 {
-			st, err := q.Wait(t.Context())
+			st, err := q.Wait(ctx)
 			if err != nil || st.Exited || st.Signal != int(syscall.SIGKILL) {
 				t.Errorf("Wait() = %+v, %v; want SIGKILL", st, err)
 			}

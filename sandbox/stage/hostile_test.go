@@ -84,12 +84,15 @@ const seedSpec = `{"profile":{"name":"x","hostname":"x","view":[{"kind":"bind","
 
 const seedCommand = `"command":{"program":"/usr/bin/true","argv":["true"],"env":[],"dir":"/"}`
 
+const seedMark = `{"boot":"00000000-0000-0000-0000-000000000000","init":{"pid":1,"start":1},"target":{"pid":2,"start":1},"cgroup":"a/b",` +
+	`"watches":[{"path":"/x","root":"/etc","root_id":{"dev":1,"ino":2},"rel":"shadow","uid":0,"gid":0,"placeholder":{"dev":0,"ino":0}}],"enforcement":{}}`
+
 // FuzzDaemon is a daemon wholly in an attacker's hands: whatever it sends, the
 // stage answers and starts nothing.
 func FuzzDaemon(f *testing.F) {
 	h := newHostile(f)
-	for _, op := range []string{"look", "scratch", "drop_scratch", "launch", "prepare", "command", "start", "abort", "reaped", "step", "hello", "x", ""} {
-		for _, body := range []string{"null", "{}", "[]", "1", `"x"`, seedSpec, `{"pen":1}`, `{"pen":1,` + seedCommand + `}`, `{"name":"../../etc","size":1,"inodes":1,"uid":1,"gid":1}`, `{"programs":["","/","a/b"],"path":["x"],"dir":"/","under":["/"]}`} {
+	for _, op := range []string{"look", "scratch", "drop_scratch", "launch", "prepare", "command", "start", "abort", "reaped", "step", "denies", "adopt", "settle", "hello", "x", ""} {
+		for _, body := range []string{"null", "{}", "[]", "1", `"x"`, seedSpec, `{"pen":1}`, `{"pen":1,` + seedCommand + `}`, seedMark, `{"name":"../../etc","size":1,"inodes":1,"uid":1,"gid":1}`, `{"programs":["","/","a/b"],"path":["x"],"dir":"/","under":["/"]}`} {
 			f.Add([]byte(`{"id":1,"op":"` + op + `","body":` + body + `}`))
 		}
 	}
