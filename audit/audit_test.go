@@ -65,6 +65,7 @@ func events() []Event {
 		&PolicyLoaded{Files: []string{"/p"}, SHA256: "cd"},
 		&Refused{PID: 1, Unit: "u", Code: "unauthorized", Reason: "r"},
 		&SessionOpened{Role: "owner", PID: 3, Unit: "u", Rule: "r"},
+		&SessionResumed{PID: 9, Unit: "u"},
 		&SessionClosed{Reason: "eof"},
 		&Decision{Process: "p", Request: "q", Allowed: true, Rule: "r", RuleFile: "f", RuleLine: 3, Profile: "d", Argv: []string{"x"}, Env: []string{"A=1"}, Cwd: "/", Program: file, TimeoutMs: 4, GIDs: []uint32{5}},
 		&Started{Process: "p", PID: 9, Profile: "d", Program: file, RunUID: 8, Workspace: "/w", Cgroup: "c", Enforcement: jsontext.Value(`{"a":1}`)},

@@ -14,28 +14,29 @@ type Kind string
 
 // Kinds of event.
 const (
-	KindDaemonStarted Kind = "daemon_started"
-	KindDaemonStopped Kind = "daemon_stopped"
-	KindPolicyLoaded  Kind = "policy_loaded"
-	KindRefused       Kind = "refused"
-	KindSessionOpened Kind = "session_opened"
-	KindSessionClosed Kind = "session_closed"
-	KindDecision      Kind = "decision"
-	KindStarted       Kind = "started"
-	KindStartFailed   Kind = "start_failed"
-	KindEnded         Kind = "ended"
-	KindOperatorUse   Kind = "operator_use"
-	KindProgram       Kind = "program"
-	KindFlood         Kind = "flood"
-	KindGap           Kind = "gap"
-	KindSealed        Kind = "sealed"
-	KindContinued     Kind = "continued"
+	KindDaemonStarted  Kind = "daemon_started"
+	KindDaemonStopped  Kind = "daemon_stopped"
+	KindPolicyLoaded   Kind = "policy_loaded"
+	KindRefused        Kind = "refused"
+	KindSessionOpened  Kind = "session_opened"
+	KindSessionResumed Kind = "session_resumed"
+	KindSessionClosed  Kind = "session_closed"
+	KindDecision       Kind = "decision"
+	KindStarted        Kind = "started"
+	KindStartFailed    Kind = "start_failed"
+	KindEnded          Kind = "ended"
+	KindOperatorUse    Kind = "operator_use"
+	KindProgram        Kind = "program"
+	KindFlood          Kind = "flood"
+	KindGap            Kind = "gap"
+	KindSealed         Kind = "sealed"
+	KindContinued      Kind = "continued"
 )
 
 // Kinds are all kinds of event, in the order of the reference.
 func Kinds() []Kind {
 	return []Kind{
-		KindDaemonStarted, KindDaemonStopped, KindPolicyLoaded, KindRefused, KindSessionOpened, KindSessionClosed, KindDecision, KindStarted,
+		KindDaemonStarted, KindDaemonStopped, KindPolicyLoaded, KindRefused, KindSessionOpened, KindSessionResumed, KindSessionClosed, KindDecision, KindStarted,
 		KindStartFailed, KindEnded, KindOperatorUse, KindProgram, KindFlood, KindGap, KindSealed, KindContinued,
 	}
 }
@@ -93,6 +94,12 @@ type SessionOpened struct {
 	PID  int    `json:"pid,omitzero"`
 	Unit string `json:"unit,omitzero"`
 	Rule string `json:"rule,omitzero"`
+}
+
+// SessionResumed is a session that goes on over another connection.
+type SessionResumed struct {
+	PID  int    `json:"pid"`
+	Unit string `json:"unit,omitzero"`
 }
 
 // SessionClosed is its end.
@@ -260,22 +267,23 @@ type Continued struct {
 	File string `json:"file,omitzero"` // that was closed, in Dir; empty: it could not be closed, and goes on
 }
 
-func (DaemonStarted) kind() Kind { return KindDaemonStarted }
-func (DaemonStopped) kind() Kind { return KindDaemonStopped }
-func (PolicyLoaded) kind() Kind  { return KindPolicyLoaded }
-func (Refused) kind() Kind       { return KindRefused }
-func (SessionOpened) kind() Kind { return KindSessionOpened }
-func (SessionClosed) kind() Kind { return KindSessionClosed }
-func (Decision) kind() Kind      { return KindDecision }
-func (Started) kind() Kind       { return KindStarted }
-func (StartFailed) kind() Kind   { return KindStartFailed }
-func (Ended) kind() Kind         { return KindEnded }
-func (OperatorUse) kind() Kind   { return KindOperatorUse }
-func (Program) kind() Kind       { return KindProgram }
-func (Flood) kind() Kind         { return KindFlood }
-func (Gap) kind() Kind           { return KindGap }
-func (Sealed) kind() Kind        { return KindSealed }
-func (Continued) kind() Kind     { return KindContinued }
+func (DaemonStarted) kind() Kind  { return KindDaemonStarted }
+func (DaemonStopped) kind() Kind  { return KindDaemonStopped }
+func (PolicyLoaded) kind() Kind   { return KindPolicyLoaded }
+func (Refused) kind() Kind        { return KindRefused }
+func (SessionOpened) kind() Kind  { return KindSessionOpened }
+func (SessionResumed) kind() Kind { return KindSessionResumed }
+func (SessionClosed) kind() Kind  { return KindSessionClosed }
+func (Decision) kind() Kind       { return KindDecision }
+func (Started) kind() Kind        { return KindStarted }
+func (StartFailed) kind() Kind    { return KindStartFailed }
+func (Ended) kind() Kind          { return KindEnded }
+func (OperatorUse) kind() Kind    { return KindOperatorUse }
+func (Program) kind() Kind        { return KindProgram }
+func (Flood) kind() Kind          { return KindFlood }
+func (Gap) kind() Kind            { return KindGap }
+func (Sealed) kind() Kind         { return KindSealed }
+func (Continued) kind() Kind      { return KindContinued }
 
 func (d Decision) redact() Event {
 	most := maxTotal
@@ -309,6 +317,8 @@ func newEvent(k Kind) any {
 		return new(Refused)
 	case KindSessionOpened:
 		return new(SessionOpened)
+	case KindSessionResumed:
+		return new(SessionResumed)
 	case KindSessionClosed:
 		return new(SessionClosed)
 	case KindDecision:

@@ -36,6 +36,8 @@ func Answer(req Request, r Reply) Response {
 		return &OpsGetResp{Reply: r, OpID: q.OpID}
 	case *Cancel:
 		return &CancelResp{Reply: r}
+	case *AttachReq:
+		return &AttachResp{Reply: r, ProcID: q.ProcID, Status: r.status()}
 	}
 	return nil
 }
@@ -90,12 +92,14 @@ func newAnswer(t Type) Message {
 		return &ExplainResp{}
 	case TypeResizeResp:
 		return &ResizeResp{}
+	case TypeAttachResp:
+		return &AttachResp{}
 	case TypeOpsGetResp:
 		return &OpsGetResp{}
 	case TypeCancelResp:
 		return &CancelResp{}
 	case TypeHandshakeReq, TypePing, TypeShutdown, TypeSpawnReq, TypeWriteReq, TypeKillReq, TypeStatusReq,
-		TypeListReq, TypeWaitReq, TypeStatsReq, TypeExplainReq, TypeResizeReq, TypeOpsGetReq, TypeCancel:
+		TypeListReq, TypeWaitReq, TypeStatsReq, TypeExplainReq, TypeResizeReq, TypeOpsGetReq, TypeCancel, TypeAttachReq:
 		return nil
 	}
 	return nil

@@ -189,6 +189,10 @@ func (r *ResizeReq) check() *fault {
 	return first(longest("proc_id", r.ProcID, MaxID), (&PTY{Rows: r.Rows, Cols: r.Cols}).check())
 }
 
+func (a *AttachReq) check() *fault {
+	return first(longest("proc_id", a.ProcID, MaxID), notNegative("stdout_from", a.StdoutFrom), notNegative("stderr_from", a.StderrFrom))
+}
+
 // UnmarshalJSONFrom reads data in either form: an object, or a string that has
 // one in it.
 func (d *Data) UnmarshalJSONFrom(dec *jsontext.Decoder) error {

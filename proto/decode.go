@@ -42,13 +42,15 @@ func newRequest(t Type) (Request, field) {
 		return &ExplainReq{}, fieldCmd
 	case TypeResizeReq:
 		return &ResizeReq{}, fieldProcID | fieldRows | fieldCols
+	case TypeAttachReq:
+		return &AttachReq{}, fieldProcID
 	case TypeOpsGetReq:
 		return &OpsGetReq{}, fieldOpID
 	case TypeCancel:
 		return &Cancel{}, fieldReqID
 	case TypeHandshakeResp, TypePong, TypeError, TypeSpawnResp, TypeWriteResp, TypeReadEvent, TypeKillResp, TypeStatusResp,
 		TypeListResp, TypeWaitResp, TypeStatsResp, TypeExplainResp, TypeResizeResp, TypeOpsGetResp,
-		TypeCancelResp:
+		TypeCancelResp, TypeAttachResp:
 		return nil, 0
 	}
 	return nil, 0

@@ -131,3 +131,38 @@ type ResizeResp struct {
 
 // Kind is proc/resize/resp.
 func (*ResizeResp) Kind() Type { return TypeResizeResp }
+
+// AttachReq asks for the output of a process from these offsets on, and then live
+// (proc/attach/req, extension attach). By the process's own session it moves the one
+// stream of its owner; by an operator it begins a reader beside it.
+type AttachReq struct {
+	base
+	ProcID     string `json:"proc_id"`
+	StdoutFrom Size   `json:"stdout_from"` // byte offset; 0: the beginning
+	StderrFrom Size   `json:"stderr_from"`
+}
+
+// Kind is proc/attach/req.
+func (*AttachReq) Kind() Type { return TypeAttachReq }
+
+// AttachResp answers an AttachReq, before the first event of it.
+type AttachResp struct {
+	base
+	Reply
+	ProcID string `json:"proc_id"`
+	PID    int    `json:"pid"` // 0: none
+	Status Status `json:"status"`
+	Owner  bool   `json:"owner"`           // this session may write to the process
+	PTY    bool   `json:"pty"`             // it has a terminal: all its output is stdout
+	Stdout *Range `json:"stdout,omitzero"` // what can be read now
+	Stderr *Range `json:"stderr,omitzero"`
+}
+
+// Range is a part of a stream: from From up to, not including, To.
+type Range struct {
+	From Size `json:"from"`
+	To   Size `json:"to"`
+}
+
+// Kind is proc/attach/resp.
+func (*AttachResp) Kind() Type { return TypeAttachResp }

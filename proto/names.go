@@ -36,6 +36,8 @@ const (
 	TypeOpsGetResp    Type = "ops/get/resp"
 	TypeCancel        Type = "cancel"
 	TypeCancelResp    Type = "cancel/resp"
+	TypeAttachReq     Type = "proc/attach/req"
+	TypeAttachResp    Type = "proc/attach/resp"
 )
 
 // Code is the stable name of a failure.
@@ -69,6 +71,7 @@ const (
 	CodeTimeout          Code = "timeout"           // the time given to the request itself is over
 	CodeCancelled        Code = "cancelled"         // the client took the request back
 	CodeOutcomeUnknown   Code = "outcome_unknown"   // it may or may not have been done, in part or whole
+	CodeOutOfRange       Code = "out_of_range"      // an offset lies past the end of what was written
 	CodeRejected         Code = "rejected"          // the same op_id came with other content
 	CodeAuditUnavailable Code = "audit_unavailable" // nothing is started that could not be recorded
 	CodeShuttingDown     Code = "shutting_down"     // the daemon or the session is ending
@@ -218,11 +221,13 @@ const (
 	ExtBatch   Extension = "batch"
 	ExtOps     Extension = "ops"
 	ExtCancel  Extension = "cancel"
+	ExtAttach  Extension = "attach"
+	ExtResume  Extension = "resume"
 )
 
 // Extensions lists them in the order in which they are announced.
 func Extensions() []Extension {
-	return []Extension{ExtList, ExtWait, ExtPTY, ExtStats, ExtExplain, ExtBatch, ExtOps, ExtCancel}
+	return []Extension{ExtList, ExtWait, ExtPTY, ExtStats, ExtExplain, ExtBatch, ExtOps, ExtCancel, ExtAttach, ExtResume}
 }
 
 // oneOf says that value must be one of a closed list.

@@ -35,6 +35,14 @@ type HandshakeResp struct {
 	AcceptedCaps []AcceptedCap `json:"accepted_caps"`
 	MaxParallel  int           `json:"max_parallel"` // processes at a time
 	Reason       Reason        `json:"reason"`
+	Resume       *ResumeOffer  `json:"resume,omitzero"` // nil: the session ends with its connection
+}
+
+// ResumeOffer is how a client comes back to its session. A token stays good until its
+// successor has been used, or for 10 minutes after that one was given out.
+type ResumeOffer struct {
+	Token string       `json:"token"`  // a secret: never logged, never in an error
+	TTLMS Milliseconds `json:"ttl_ms"` // how long the session outlives its connection
 }
 
 // AcceptedCap is one capability that both sides have.

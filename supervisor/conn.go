@@ -23,8 +23,8 @@ import (
 // handshakeTime is how long a new connection may take to say who it is.
 const handshakeTime = 10 * time.Second
 
-// serveConn is the life of one connection: handshake, then requests until the
-// client leaves, then the end of its session.
+// serveConn is the life of one connection: handshake, then requests until the client
+// leaves, and answers and output until its session is done with it.
 func (d *daemon) serveConn(ctx context.Context, c *socket.Conn) {
 	log := d.log.With(slog.Int("uid", int(c.Peer().UID)), slog.Int("pid", c.Peer().PID))
 	defer closing(log, c)
@@ -39,32 +39,45 @@ func (d *daemon) serveConn(ctx context.Context, c *socket.Conn) {
 		log.Error("cannot hand the connection on", slog.Any("error", err))
 		return
 	}
-	defer closing(log, file)
-	s, err := d.handshake(c, file)
+	cl, err := d.handshake(ctx, c, file)
 	if err != nil {
-		refused, ok := errors.AsType[*refusedError](err)
-		of := audit.FloodBroken
-		if ok {
-			of = audit.FloodRefused
-		}
-		if !d.floods.First(c.Peer().UID, of) {
-			return
-		}
-		log.Info("connection refused", slog.Any("error", err))
-		if ok {
-			d.note(audit.Subject{UID: c.Peer().UID}, audit.Refused{
-				PID: c.Peer().PID, Unit: c.Peer().Unit, Code: string(refused.code), Reason: refused.text,
-			})
-		}
+		closing(log, file)
+		d.refusedConn(log, c.Peer(), err)
 		return
 	}
-	log.Info("session opened", slog.String("session", s.ID()))
 	d.wg.Go(func() { //nolint:contextcheck // what a session starts ends with the session, not with its connection
-		d.read(log, c, s)
-		s.Left()
+		d.read(log, c, cl)
+		cl.Left()
+		c.AwaitGone()
+		cl.Gone()
 	})
+	cl.Serve()
+	closing(log, c)
+	cl.Wait()
+}
+
+// refusedConn tells of a connection that got no session.
+func (d *daemon) refusedConn(log *slog.Logger, peer socket.Peer, err error) {
+	refused, ok := errors.AsType[*refusedError](err)
+	of := audit.FloodBroken
+	if ok {
+		of = audit.FloodRefused
+	}
+	if !d.floods.First(peer.UID, of) {
+		return
+	}
+	log.Info("connection refused", slog.Any("error", err))
+	if ok {
+		d.note(audit.Subject{UID: peer.UID}, audit.Refused{PID: peer.PID, Unit: peer.Unit, Code: string(refused.code), Reason: refused.text})
+	}
+}
+
+// serveSession owns a session until its end.
+func (d *daemon) serveSession(ctx context.Context, s *session.Session) {
+	log := d.log.With(slog.String("session", s.ID()))
+	log.Info("session opened")
 	s.Serve(ctx)
-	log.Info("session ended", slog.String("session", s.ID()))
+	log.Info("session ended")
 }
 
 func closing(log *slog.Logger, c io.Closer) {
@@ -74,7 +87,7 @@ func closing(log *slog.Logger, c io.Closer) {
 }
 
 // read takes frames until the client sends no more.
-func (d *daemon) read(log *slog.Logger, c *socket.Conn, s *session.Session) {
+func (d *daemon) read(log *slog.Logger, c *socket.Conn, cl *session.Client) {
 	for {
 		line, err := c.ReadFrame()
 		var fault *proto.ErrorMsg
@@ -83,8 +96,8 @@ func (d *daemon) read(log *slog.Logger, c *socket.Conn, s *session.Session) {
 		case errors.Is(err, socket.ErrTooLong):
 			fault = proto.TooLarge()
 		case errors.Is(err, socket.ErrOtherUID):
-			log.Warn("bytes of another uid over a passed connection, closing it", slog.String("session", s.ID()))
-			s.Refuse(proto.NewError("", proto.CodeUnauthorized, "cannot take a frame: it was sent by another uid than the one that connected"))
+			log.Warn("bytes of another uid over a passed connection, closing it", slog.String("session", cl.Session().ID()))
+			cl.Refuse(proto.NewError("", proto.CodeUnauthorized, "cannot take a frame: it was sent by another uid than the one that connected"))
 			return
 		case err != nil:
 			return
@@ -95,12 +108,12 @@ func (d *daemon) read(log *slog.Logger, c *socket.Conn, s *session.Session) {
 			fault = proto.NewError(hs.ID, proto.CodeSchemaViolation, "cannot take a second handshake on one connection")
 		}
 		if fault != nil {
-			if !s.Refuse(fault) {
+			if !cl.Refuse(fault) {
 				return
 			}
 			continue
 		}
-		if !s.Handle(req) {
+		if !cl.Handle(req) {
 			return
 		}
 	}
@@ -115,8 +128,9 @@ type refusedError struct {
 
 func (e *refusedError) Error() string { return e.text }
 
-// handshake reads the first message and opens a session, or refuses.
-func (d *daemon) handshake(c *socket.Conn, file *os.File) (*session.Session, error) {
+// handshake reads the first message and opens a session, or goes on with one, or refuses.
+// file is the session's where there is no error.
+func (d *daemon) handshake(ctx context.Context, c *socket.Conn, file *os.File) (*session.Client, error) {
 	if err := c.SetReadDeadline(time.Now().Add(handshakeTime)); err != nil {
 		return nil, err
 	}
@@ -142,25 +156,23 @@ func (d *daemon) handshake(c *socket.Conn, file *os.File) (*session.Session, err
 		text := fmt.Sprintf("cannot take a %s before the handshake", req.Kind())
 		return nil, d.send(c, proto.NewError(req.Base().ID, proto.CodeUnauthorized, text), errors.New(text))
 	}
-	s, adm, err := d.open(c, file, h)
+	a, err := d.admit(c, h)
 	if err != nil {
-		refused := &refusedError{reason: proto.ReasonServerError, code: proto.CodeServerError, text: err.Error()}
-		errors.As(err, &refused)
-		return nil, d.send(c, &proto.HandshakeResp{
-			Reply: proto.Refused(h, refused.code, refused.text, ""), Reason: refused.reason, AcceptedCaps: []proto.AcceptedCap{},
-		}, err)
+		return nil, d.refuse(c, h, err)
 	}
-	meta := proto.NewMetadata(h)
-	meta.Server, meta.Profiles = "pinfold "+Version(), adm.Profiles
-	resp := &proto.HandshakeResp{
-		Reply: proto.Done(h), SessionID: s.ID(), MaxParallel: adm.Quota.Processes,
-		AcceptedCaps: []proto.AcceptedCap{{Capability: proto.Capability, Enabled: true, Metadata: meta}},
+	if h.Resume != (proto.ResumeRequest{}) {
+		return d.resume(c, file, h, a)
 	}
-	if err := errors.Join(d.send(c, resp, nil), c.SetReadDeadline(time.Time{})); err != nil {
-		s.Abandon()
-		return nil, err
-	}
-	return s, nil
+	return d.open(ctx, c, file, h, a)
+}
+
+// refuse answers a handshake that got no session, and returns why.
+func (d *daemon) refuse(c *socket.Conn, h *proto.Handshake, err error) error {
+	refused := &refusedError{reason: proto.ReasonServerError, code: proto.CodeServerError, text: err.Error()}
+	errors.As(err, &refused)
+	return d.send(c, &proto.HandshakeResp{
+		Reply: proto.Refused(h, refused.code, refused.text, ""), Reason: refused.reason, AcceptedCaps: []proto.AcceptedCap{},
+	}, err)
 }
 
 // send writes one message and returns why, or the error of the write.
@@ -175,32 +187,80 @@ func (d *daemon) send(c *socket.Conn, m proto.Message, why error) error {
 	return errors.Join(why, err, c.SetWriteDeadline(time.Time{}))
 }
 
-// open admits a caller and makes its session.
-func (d *daemon) open(c *socket.Conn, file *os.File, h *proto.Handshake) (*session.Session, *policy.Admission, error) {
+// admitted is a caller that may have a session.
+type admitted struct {
+	caller  policy.Caller
+	adm     *policy.Admission
+	options session.Options
+}
+
+// admit asks the policy whether a caller may have a session.
+func (d *daemon) admit(c *socket.Conn, h *proto.Handshake) (*admitted, error) {
 	if len(h.AgentCaps) > 0 && !slices.Contains(h.AgentCaps, proto.Capability) {
-		return nil, nil, &refusedError{proto.ReasonNoCaps, proto.CodeUnsupported, fmt.Sprintf("cannot open session: this daemon offers the capability %q only", proto.Capability)}
+		return nil, &refusedError{proto.ReasonNoCaps, proto.CodeUnsupported, fmt.Sprintf("cannot open session: this daemon offers the capability %q only", proto.Capability)}
 	}
 	caller := callerOf(c.Peer())
 	if own := uint32(os.Geteuid()); d.stage.Features().Rootless && caller.UID != own {
 		text := fmt.Sprintf("cannot open session for uid %d: this daemon runs without root, as uid %d, and can start nothing as another user; run pinfoldd as root to serve others", caller.UID, own)
-		return nil, nil, &refusedError{proto.ReasonAuthFailed, proto.CodeUnauthorized, text}
+		return nil, &refusedError{proto.ReasonAuthFailed, proto.CodeUnauthorized, text}
 	}
 	adm, err := d.policy.Load().Admit(caller)
 	if err != nil {
-		return nil, nil, &refusedError{proto.ReasonAuthFailed, proto.CodeUnauthorized, err.Error()}
+		return nil, &refusedError{proto.ReasonAuthFailed, proto.CodeUnauthorized, err.Error()}
 	}
 	for _, n := range adm.Notes {
 		d.log.Warn("a caller rule does not match", slog.String("note", n))
 	}
 	if err := checkToken(adm.AuthTokenFile, h.AuthToken); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	o := session.Options{Handshake: h.ID, Role: h.Role, Form: h.Proc.Data, Batch: h.Proc.Batch}
-	s, err := session.New(d.host, caller, adm, o, file, c)
+	return &admitted{caller: caller, adm: adm, options: o}, nil
+}
+
+// open makes a new session and welcomes its client.
+func (d *daemon) open(ctx context.Context, c *socket.Conn, file *os.File, h *proto.Handshake, a *admitted) (*session.Client, error) {
+	cl, err := session.New(d.host, a.caller, a.adm, a.options, file, c)
 	if err != nil {
-		return nil, nil, &refusedError{proto.ReasonServerError, proto.CodeProcLimit, err.Error()}
+		return nil, d.refuse(c, h, &refusedError{proto.ReasonServerError, proto.CodeProcLimit, err.Error()})
 	}
-	return s, adm, nil
+	if err := d.welcome(c, h, a, cl, cl.Offer()); err != nil {
+		cl.Session().Abandon()
+		return nil, err
+	}
+	d.wg.Go(func() { d.serveSession(ctx, cl.Session()) })
+	return cl, nil
+}
+
+// resume goes on with a session and welcomes its client. Why it cannot is not told: who
+// has no token must not learn which sessions there are, or whose.
+func (d *daemon) resume(c *socket.Conn, file *os.File, h *proto.Handshake, a *admitted) (*session.Client, error) {
+	cl, offer := d.host.Registry.Resume(h.Resume.SessionID, session.Comeback{
+		Caller: a.caller, Admit: a.adm, Options: a.options, Token: h.Resume.Token, PID: c.Peer().PID, Conn: file, Link: c,
+	})
+	if cl == nil {
+		text := "cannot resume session: this caller has no such session in this role, or the token is not its own; open a new one"
+		return nil, d.refuse(c, h, &refusedError{proto.ReasonAuthFailed, proto.CodeUnauthorized, text})
+	}
+	if err := d.welcome(c, h, a, cl, offer); err != nil {
+		cl.Gone()
+		return nil, err
+	}
+	return cl, nil
+}
+
+// welcome answers a handshake that got a session.
+func (d *daemon) welcome(c *socket.Conn, h *proto.Handshake, a *admitted, cl *session.Client, offer *proto.ResumeOffer) error {
+	meta := proto.NewMetadata(h)
+	meta.Server, meta.Profiles = "pinfold "+Version(), a.adm.Profiles
+	if offer == nil {
+		meta.Extensions = slices.DeleteFunc(meta.Extensions, func(e proto.Extension) bool { return e == proto.ExtResume })
+	}
+	resp := &proto.HandshakeResp{
+		Reply: proto.Done(h), SessionID: cl.Session().ID(), MaxParallel: a.adm.Quota.Processes, Resume: offer,
+		AcceptedCaps: []proto.AcceptedCap{{Capability: proto.Capability, Enabled: true, Metadata: meta}},
+	}
+	return errors.Join(d.send(c, resp, nil), c.SetReadDeadline(time.Time{}))
 }
 
 // checkToken compares the token of a handshake with the one that policy names, in

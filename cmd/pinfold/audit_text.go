@@ -57,6 +57,8 @@ func eventWords(event audit.Event) []string {
 		return endWords(e)
 	case *audit.SessionOpened:
 		return []string{plain(e.Role), named("pid", strconv.Itoa(e.PID)), plain(e.Unit), named("rule", e.Rule)}
+	case *audit.SessionResumed:
+		return []string{named("pid", strconv.Itoa(e.PID)), plain(e.Unit)}
 	case *audit.SessionClosed:
 		return []string{plain(e.Reason)}
 	case *audit.OperatorUse:

@@ -38,6 +38,10 @@ var ErrRepeated = errors.New("the events of the process went to an earlier spawn
 // ErrClosed is returned for what was waiting when the connection ended.
 var ErrClosed = errors.New("connection closed")
 
+// ErrAttached is returned by Process.Next when a later Attach over the same connection
+// takes the output.
+var ErrAttached = errors.New("a later attach takes the output")
+
 // Client is one connection. Its methods may be called from any goroutine.
 type Client struct {
 	conn   io.ReadWriteCloser
@@ -58,7 +62,8 @@ type Client struct {
 type call struct {
 	answer  chan proto.Message // holds one
 	givenUp bool               // its caller has gone
-	proc    *Process           // of a spawn that succeeded, once answered
+	from    *Offsets           // of an attach
+	proc    *Process           // of a spawn or an attach that succeeded, once answered
 	op      string             // op_id of a spawn
 }
 
@@ -179,14 +184,18 @@ func (c *Client) leave(id string) {
 }
 
 // giveUp says that nobody takes this call's answer. The call stays known, so
-// that a process that it starts after all is ended.
+// that a process that it starts after all is ended, and one to which it attaches read.
 func (c *Client) giveUp(waiting *call) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	waiting.givenUp = true
-	if waiting.proc != nil {
-		waiting.proc.holders--
-		c.endUnwanted(waiting.proc, waiting.op)
+	switch p := waiting.proc; {
+	case p == nil:
+	case waiting.from != nil:
+		p.Discard()
+	default:
+		p.holders--
+		c.endUnwanted(p, waiting.op)
 	}
 }
 
@@ -396,12 +405,20 @@ func (c *Client) answer(id string, m proto.Message) bool {
 		return false
 	}
 	delete(c.calls, id)
-	if spawned, ok := m.(*proto.SpawnResp); ok && spawned.OK {
-		waiting.proc = c.processOf(spawned)
+	switch m := m.(type) {
+	case *proto.SpawnResp:
+		if !m.OK {
+			break
+		}
+		waiting.proc = c.processOf(m)
 		if waiting.givenUp {
 			c.endUnwanted(waiting.proc, waiting.op)
 		} else {
 			waiting.proc.holders++
+		}
+	case *proto.AttachResp:
+		if m.OK {
+			c.attached(waiting, m)
 		}
 	}
 	waiting.answer <- m
@@ -416,13 +433,29 @@ func (c *Client) processOf(r *proto.SpawnResp) *Process {
 	case p != nil:
 		return p
 	case r.Repeated:
-		p = newProcess(c, r)
+		p = newProcess(c, r.ProcID, r.PID)
+		p.Spawned = r
 		p.holders, p.err = 1, ErrRepeated // whoever has its events keeps it
 		return p
 	}
-	p = newProcess(c, r)
+	p = newProcess(c, r.ProcID, r.PID)
+	p.Spawned = r
 	c.procs[p.ID] = p
 	return p
+}
+
+// attached, under mu, makes the process of an attach, in place of what took its events
+// until now.
+func (c *Client) attached(waiting *call, m *proto.AttachResp) {
+	if before := c.procs[m.ProcID]; before != nil {
+		before.end(ErrAttached)
+	}
+	waiting.proc = newProcess(c, m.ProcID, m.PID)
+	waiting.proc.Attached, waiting.proc.at, waiting.proc.holders = m, *waiting.from, 1 // a repeated spawn does not end it
+	if waiting.givenUp {
+		waiting.proc.Discard()
+	}
+	c.procs[m.ProcID] = waiting.proc
 }
 
 func (c *Client) deliver(e *proto.ReadEvent) {

@@ -10,11 +10,13 @@ import (
 	"pinfold/proto"
 )
 
-// Process is a process that this connection spawned.
+// Process is a process whose output comes over this connection: it was spawned here, or
+// attached to.
 type Process struct {
-	ID      string
-	PID     int
-	Spawned *proto.SpawnResp // all that the answer said
+	ID       string
+	PID      int
+	Spawned  *proto.SpawnResp  // all that the answer said; nil: it was not spawned here
+	Attached *proto.AttachResp // likewise
 
 	client  *Client
 	holders int // calls that have it; under the client's mu
@@ -23,14 +25,41 @@ type Process struct {
 	queue   []*proto.ReadEvent
 	held    int // what the queue counts
 	discard bool
+	at      Offsets
 	err     error         // after the last event: io.EOF, or why the connection ended
 	came    chan struct{} // holds one: there is something to take
 	room    chan struct{} // holds one: there is room again
 }
 
-func newProcess(c *Client, r *proto.SpawnResp) *Process {
+// Offsets are places in the two streams of a process, in bytes.
+type Offsets struct{ Stdout, Stderr int64 }
+
+// Offsets returns how far Next and Copy have come: where an attach goes on with no gap
+// and no repeat.
+func (p *Process) Offsets() Offsets {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.at
+}
+
+// passed, under mu, notes an event that was taken, or thrown away.
+func (p *Process) passed(e *proto.ReadEvent) {
+	next := e.Offset + int64(len(e.Data.Text))
+	if e.Gap != nil {
+		next = e.Gap.To
+	}
+	switch {
+	case e.Final():
+	case e.StreamType == proto.Stdout:
+		p.at.Stdout = max(p.at.Stdout, next)
+	case e.StreamType == proto.Stderr:
+		p.at.Stderr = max(p.at.Stderr, next)
+	}
+}
+
+func newProcess(c *Client, id string, pid int) *Process {
 	return &Process{
-		ID: r.ProcID, PID: r.PID, Spawned: r, client: c,
+		ID: id, PID: pid, client: c,
 		came: make(chan struct{}, 1), room: make(chan struct{}, 1),
 	}
 }
@@ -61,6 +90,7 @@ func (p *Process) pop() (*proto.ReadEvent, error) {
 	p.queue[0] = nil
 	p.queue = p.queue[1:]
 	p.held -= len(e.Data.Text) + eventCost
+	p.passed(e)
 	signal(p.room)
 	return e, nil
 }
@@ -99,6 +129,7 @@ func (p *Process) Discard() {
 			kept = append(kept, e)
 			p.held += eventCost
 		}
+		p.passed(e)
 	}
 	p.queue = kept
 	signal(p.room)
@@ -120,6 +151,7 @@ func (p *Process) tryPut(e *proto.ReadEvent) bool {
 	defer p.mu.Unlock()
 	switch {
 	case p.discard && !e.Final():
+		p.passed(e)
 		return true
 	case p.held >= QueueLimit && !e.Final():
 		return false

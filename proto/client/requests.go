@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -26,6 +27,39 @@ func (c *Client) Handshake(ctx context.Context, h *proto.Handshake) (*proto.Hand
 		h.AgentCaps = []string{proto.Capability}
 	}
 	return ask[*proto.HandshakeResp](ctx, c, h)
+}
+
+// Resume connects to a daemon's socket and goes on with a session that another
+// connection had, which ends. h may choose what a handshake chooses. Nothing of the
+// session's processes comes before Attach asks for it. The answer has the next token:
+// keep it in place of the one that was used.
+func Resume(ctx context.Context, path string, h *proto.Handshake, session, token string) (*Client, *proto.HandshakeResp, error) {
+	c, err := Dial(ctx, path)
+	if err != nil {
+		return nil, nil, err
+	}
+	h.Resume = proto.ResumeRequest{SessionID: session, Token: token}
+	r, err := c.Handshake(ctx, h)
+	if err != nil {
+		return nil, r, errors.Join(err, c.Close())
+	}
+	return c, r, nil
+}
+
+// Attach asks for the output of a process from these offsets on, and then live: of a
+// process of this session after Resume, or, for an operator, of another's. It takes the
+// place of an earlier one on this connection.
+func (c *Client) Attach(ctx context.Context, procID string, from Offsets) (*Process, error) {
+	waiting := &call{answer: make(chan proto.Message, 1), from: &from}
+	req := &proto.AttachReq{ProcID: procID, StdoutFrom: proto.Size(from.Stdout), StderrFrom: proto.Size(from.Stderr)}
+	m, err := c.do(ctx, req, waiting)
+	if err != nil {
+		return nil, err
+	}
+	if waiting.proc == nil {
+		return nil, fmt.Errorf("cannot use the answer to %s: it is %s", req.Kind(), m.Kind())
+	}
+	return waiting.proc, nil
 }
 
 // Spawn starts a process. Its events wait in its queue: take them with

@@ -15,7 +15,7 @@ var errTakenBack = errors.New("the spawn was taken back")
 // call is one request of a connection on the way to its answer. Whoever claims it
 // first answers it; what comes later is dropped.
 type call struct {
-	from *Session // over whose connection it came
+	from *Client // over which it came
 	id   string
 	req  proto.Request
 	op   *operation  // that it names; nil: none. The owner's
@@ -75,10 +75,10 @@ func (c *call) giveUp() bool {
 	c.from.reply(c, proto.Answer(c.req, proto.Refused(c.req, proto.CodeCancelled, "the request was cancelled", "")), nil)
 	switch {
 	case undo == nil:
-	case at == c.from:
+	case at == c.from.s:
 		undo()
 	default:
-		c.from.wg.Go(func() { at.post(undo) })
+		c.from.s.wg.Go(func() { at.post(undo) })
 	}
 	return true
 }
@@ -103,8 +103,8 @@ type calls struct {
 
 func newCalls() calls { return calls{byID: map[string]*call{}} }
 
-func (o *calls) open(s *Session, r proto.Request) *call {
-	c := &call{from: s, id: r.Base().ID, req: r}
+func (o *calls) open(from *Client, r proto.Request) *call {
+	c := &call{from: from, id: r.Base().ID, req: r}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.byID[c.id] = c
@@ -127,9 +127,9 @@ func (o *calls) find(id string) *call {
 
 // cancel takes a request back, and says whether it did. What was taken back is answered
 // by its own response, with code cancelled.
-func (s *Session) cancel(r *proto.Cancel, answer respond) {
+func (s *Session) cancel(r *proto.Cancel, from *Client, answer respond) {
 	code := proto.CodeUnknownReq
-	c := s.calls.find(r.ReqID)
+	c := from.calls.find(r.ReqID)
 	if c != nil {
 		code = s.withdraw(c)
 	}

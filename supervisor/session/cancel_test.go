@@ -12,11 +12,11 @@ import (
 func TestACallIsClaimedOnce(t *testing.T) {
 	for range 1000 {
 		s := bare()
-		s.ids, s.out, s.calls = newIDRing(8), newOutbox(nil), newCalls()
+		from := newClient(s, Options{}, nil)
 		r := &proto.WaitReq{ProcID: "p"}
 		r.ID = "w"
-		s.out.take()
-		c := s.calls.open(s, r)
+		from.out.take()
+		c := from.calls.open(from, r)
 		var undone, sent, gave int
 		var mu sync.Mutex
 		count := func(n *int) { mu.Lock(); *n++; mu.Unlock() }
@@ -31,13 +31,13 @@ func TestACallIsClaimedOnce(t *testing.T) {
 			wg.Go(func() { c.answer(proto.Answer(r, proto.Done(r)), func() { count(&sent) }) })
 		}
 		wg.Wait()
-		if n := len(s.out.queue); n != 1 {
+		if n := len(from.out.queue); n != 1 {
 			t.Fatalf("%d answers; want 1", n)
 		}
-		l := <-s.out.queue
+		l := <-from.out.queue
 		l.sent()
 		cancelled := l.msg.(*proto.WaitResp).Code == proto.CodeCancelled //nolint:errcheck // Answer gives this type
-		if cancelled != (gave == 1) || undone != gave || sent != 2 || s.calls.find("w") != nil {
+		if cancelled != (gave == 1) || undone != gave || sent != 2 || from.calls.find("w") != nil {
 			t.Fatalf("cancelled %t, given up %d, undone %d, told %d of 2; want these to fit", cancelled, gave, undone, sent)
 		}
 	}

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"pinfold/audit"
-	"pinfold/proto"
 	"pinfold/sandbox"
 	"pinfold/supervisor/record"
 )
@@ -153,6 +152,10 @@ func (s *Session) conclude(p *process) {
 	close(p.concluded)
 	st := p.start
 	s.wg.Go(func() { s.dismantle(p.id, st) })
+	if p.feed == nil {
+		s.step(p, Delivered)
+		s.rest()
+	}
 }
 
 // dismantle removes the pen and the cgroup of an ended process. Its spool stays
@@ -188,51 +191,14 @@ func (s *Session) release(id string, proc *sandbox.Process) {
 	}
 }
 
-// deliver sends the owner everything the process wrote, then the final event.
-func (s *Session) deliver(p *process, st *started) {
-	select {
-	case <-p.told:
-	case <-p.ctx.Done():
-		return
-	}
-	if err := st.out.Deliver(p.ctx, s.out.link); err != nil {
-		s.out.drop()
-		s.log.Info("output is not delivered, the client is gone", attrProc(p.id), attrErr(err))
-		<-p.concluded
-		s.later(p, Delivered)
-		return
-	}
-	<-p.concluded
-	head := st.out.Head()
-	head.Stamp(time.Now())
-	final := *p.verdict
-	final.Output = output(st.out.Counts()) // what was dropped is known for sure once all was delivered
-	p.laps.Lap("verdict")
-	s.tellLaps(p.id, p.laps)
-	seq, err := st.out.TakeSeq()
-	if err != nil {
-		s.log.Error("the number of the final event may be given again after a crash", attrProc(p.id), attrErr(err))
-	}
-	line := proto.AppendFinalEvent(nil, head, seq, &final, s.opts.Form)
-	if err := s.out.link.Write(line); err != nil {
-		s.out.drop()
-	}
-	s.later(p, Delivered)
-}
-
-// retain keeps what is known of a finished process to be asked about; its output
-// was delivered and goes.
+// retain keeps what is known of a finished process, and its output, to be asked for.
 func (s *Session) retain(p *process) {
-	s.dropSpool(p)
 	p.shrink()
 	if s.over != "" {
 		s.step(p, SessionOver)
 		return
 	}
-	if s.left && s.idle() {
-		s.end()
-		return
-	}
+	s.yield(p)
 	s.timer(p, retention, func() { s.step(p, Forgotten) })
 	kept := 0
 	for _, id := range slices.Backward(slices.Clone(s.order)) {
@@ -254,18 +220,7 @@ func (s *Session) forget(p *process) {
 	s.host.Registry.disown(p.id)
 	s.order = slices.DeleteFunc(s.order, func(id string) bool { return id == p.id })
 	s.dropSpool(p)
-}
-
-// dropSpool gives back the memory of a process's output once nobody can ask for it
-// any more.
-func (s *Session) dropSpool(p *process) {
-	if p.start == nil || p.start.spool == "" {
-		return
-	}
-	if err := errors.Join(p.start.out.Close(), os.RemoveAll(p.start.spool)); err != nil {
-		s.log.Warn("cannot remove the spool", attrProc(p.id), attrErr(err))
-	}
-	p.start.spool = ""
+	s.rest()
 }
 
 func attrProc(id string) slog.Attr { return slog.String("process", id) }

@@ -12,7 +12,7 @@ import (
 // desk is a session with what requests and their answers need.
 func desk() *Session {
 	s := bare()
-	s.ids, s.out, s.calls, s.ops = newIDRing(maxIDs), newOutbox(nil), newCalls(), newOperations(ops.New(ops.Volatile{}))
+	s.client, s.ops = newClient(s, Options{}, nil), newOperations(ops.New(ops.Volatile{}))
 	return s
 }
 
@@ -21,7 +21,7 @@ func desk() *Session {
 func (s *Session) named(id, op, program string) (*call, respond) {
 	r := &proto.SpawnReq{Spawn: proto.Spawn{Cmd: []string{program}, OpID: op}}
 	r.ID = id
-	c := s.calls.open(s, r)
+	c := s.client.calls.open(s.client, r)
 	return c, s.once(r, c)
 }
 
@@ -29,9 +29,9 @@ func (s *Session) named(id, op, program string) (*call, respond) {
 func (s *Session) told(t *testing.T) *proto.SpawnResp {
 	t.Helper()
 	select {
-	case l := <-s.out.queue:
+	case l := <-s.client.out.queue:
 		if l.sent != nil {
-			s.out.slots <- struct{}{} // of a request that was not taken from a connection
+			s.client.out.slots <- struct{}{} // of a request that was not taken from a connection
 			l.sent()
 		}
 		r, ok := l.msg.(*proto.SpawnResp)
@@ -78,8 +78,8 @@ func TestOutputFollowsWhereNobodyWaits(t *testing.T) {
 	s.told(t)
 	followed := false
 	answer(&proto.SpawnResp{Reply: proto.Reply{ReqID: "1", OK: true}, ProcID: "p"}, func() { followed = true })
-	if !followed || len(s.out.queue) != 0 {
-		t.Errorf("output follows: %t, %d answers; want it, and none", followed, len(s.out.queue))
+	if !followed || len(s.client.out.queue) != 0 {
+		t.Errorf("output follows: %t, %d answers; want it, and none", followed, len(s.client.out.queue))
 	}
 }
 

@@ -32,7 +32,8 @@ type outbox struct {
 	slots chan struct{}
 	gone  chan struct{} // closed when the client is known to be gone
 	once  sync.Once
-	over  chan struct{} // closed when the session has ended: what comes later is dropped
+	over  chan struct{} // closed by end: what comes later is dropped
+	ended sync.Once
 }
 
 type letter struct {
@@ -72,8 +73,18 @@ func (o *outbox) answer(m proto.Message, sent func()) {
 	}
 }
 
-// end makes serve return once it has sent what is in the queue.
-func (o *outbox) end() { close(o.over) }
+// last puts a message that answers nothing behind all answers. Open requests take at
+// most half of the queue.
+func (o *outbox) last(m proto.Message) {
+	select {
+	case o.queue <- letter{msg: m}:
+	case <-o.over:
+	}
+}
+
+// end makes serve return once it has sent what is in the queue. Only the first call
+// does anything.
+func (o *outbox) end() { o.ended.Do(func() { close(o.over) }) }
 
 // serve sends what comes until the end.
 func (o *outbox) serve() {

@@ -104,11 +104,11 @@ func TestNothingPostedIsLost(t *testing.T) {
 
 func TestWaitersOfClientsThatLeftGo(t *testing.T) {
 	p := &process{}
-	here := bare()
+	here := newClient(bare(), Options{}, &paper{})
 	for range 1000 {
-		gone := bare()
+		gone := newClient(bare(), Options{}, &paper{})
 		p.await(&waiter{asker: gone})
-		gone.close()
+		gone.end()
 	}
 	w := &waiter{asker: here}
 	p.await(w)

@@ -24,6 +24,7 @@ type process struct {
 	id     string
 	req    *proto.SpawnReq
 	answer respond
+	client *Client // that asked for it
 	state  State
 	asked  time.Time
 
@@ -39,6 +40,10 @@ type process struct {
 	end     ending
 	verdict *proto.Verdict
 	waiters []*waiter
+
+	feed      *delivery   // to its owner; nil: none goes on
+	readers   []*delivery // to operators
+	delivered bool        // its owner was sent everything, once at least
 
 	ctx       context.Context    // the life of the process's goroutines, not of a call
 	stop      context.CancelFunc // ends them
@@ -85,13 +90,13 @@ type ending struct {
 // waiter is a request that waits for the end of a process.
 type waiter struct {
 	done  func(*process)
-	asker *Session // whose client waits; nil: this process's own, or not for long
+	asker *Client // who waits; nil: not for long
 }
 
 // await adds a waiter, and drops those whose client has left meanwhile: a process
 // that lives for months must not collect them.
 func (p *process) await(w *waiter) {
-	p.waiters = slices.DeleteFunc(p.waiters, func(w *waiter) bool { return w.asker != nil && w.asker.ended() })
+	p.waiters = slices.DeleteFunc(p.waiters, func(w *waiter) bool { return w.asker != nil && w.asker.gone() })
 	p.waiters = append(p.waiters, w)
 }
 
@@ -103,16 +108,6 @@ func (p *process) leave(w *waiter) bool {
 	}
 	p.waiters = slices.Delete(p.waiters, i, i+1)
 	return true
-}
-
-// ended reports, to any goroutine, whether the session takes no more work.
-func (s *Session) ended() bool {
-	select {
-	case <-s.done:
-		return true
-	default:
-		return false
-	}
 }
 
 // blame notes why we end the process, unless a reason stands already or its end
@@ -132,9 +127,11 @@ func (p *process) blame(c proto.Cause, by, scope string) {
 // alone may be a megabyte, and a session keeps maxKept of them.
 func (p *process) shrink() {
 	st := p.start
-	p.req = &proto.SpawnReq{Spawn: proto.Spawn{Cmd: brief(p.req.Cmd), Labels: p.req.Labels}}
-	p.start = &started{pid: st.pid, grant: &policy.Grant{Profile: st.grant.Profile}, out: st.out, at: st.at}
-	p.answer = nil
+	r := &proto.SpawnReq{Spawn: proto.Spawn{Cmd: brief(p.req.Cmd), Labels: p.req.Labels, PTY: p.req.PTY}}
+	r.ID = p.req.ID
+	p.req = r
+	p.start = &started{pid: st.pid, grant: &policy.Grant{Profile: st.grant.Profile}, out: st.out, at: st.at, spool: st.spool}
+	p.answer, p.client = nil, nil
 }
 
 // step moves a process and carries out the effects.
@@ -172,15 +169,12 @@ func (s *Session) effect(p *process, f Effect) {
 	}
 }
 
-// later hands an event of a process to the session.
-func (s *Session) later(p *process, e Event) {
-	s.post(func() { s.step(p, e) })
-}
-
 // watch starts everything that goes on beside a running process.
 func (s *Session) watch(p *process) {
 	st := p.start
-	s.wg.Go(func() { s.deliver(p, st) })
+	if p.client == s.client { // else its owner has to ask for it
+		s.feed(p, p.client, nil, p.awaitTold)
+	}
 	if st.in != nil {
 		s.wg.Go(func() {
 			if err := st.in.Serve(p.ctx); err != nil && p.ctx.Err() == nil {

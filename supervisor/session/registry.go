@@ -50,17 +50,28 @@ func NewRegistry(first, count uint32) *Registry {
 	}
 }
 
-// admit counts one more session of a caller.
+// admit counts one more session of a caller. Where it has too many, the one that has
+// nothing but finished processes and was left first ends for it.
 func (r *Registry) admit(caller account, s *Session, q Quota) error {
+	gone, err := r.place(caller, s, q)
+	if gone != nil {
+		gone.post(gone.end)
+	}
+	return err
+}
+
+func (r *Registry) place(caller account, s *Session, q Quota) (gone *Session, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c := r.of(caller)
 	if q.Sessions > 0 && c.sessions >= q.Sessions {
-		return fmt.Errorf("cannot open session: caller %s has %d of %d sessions", caller, c.sessions, q.Sessions)
+		if gone = r.evict(caller); gone == nil {
+			return nil, fmt.Errorf("cannot open session: caller %s has %d of %d sessions", caller, c.sessions, q.Sessions)
+		}
 	}
 	c.sessions++
 	r.sessions[s.id] = s
-	return nil
+	return gone, nil
 }
 
 func (r *Registry) of(caller account) *counts {

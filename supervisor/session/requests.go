@@ -16,39 +16,18 @@ import (
 // its way. It may be called from any goroutine.
 type respond func(m proto.Message, sent func())
 
-// Handle takes one request of the client. It blocks while the client has maxOpen
-// requests open, and reports false when the session takes no more.
-func (s *Session) Handle(r proto.Request) bool {
-	if !s.out.take() {
-		return false
+// handle takes one request that came over c.
+func (s *Session) handle(c *Client, r proto.Request) {
+	id := r.Base().ID
+	if c != s.client {
+		c.out.answer(nil, nil) // the session goes on elsewhere
+		return
 	}
-	return s.post(func() {
-		id := r.Base().ID
-		if !s.ids.use(id) {
-			s.out.answer(proto.NewError(id, proto.CodeSchemaViolation, fmt.Sprintf("cannot take request: its id %q was used before on this connection", id)), nil)
-			return
-		}
-		s.dispatch(r, s.calls.open(s, r))
-	})
-}
-
-// reply sends the answer of a call.
-func (s *Session) reply(c *call, m proto.Message, sent func()) {
-	s.calls.close(c)
-	s.out.answer(m, func() {
-		s.ids.answered(c.id)
-		if sent != nil {
-			sent()
-		}
-	})
-}
-
-// Refuse answers a frame that could not be understood.
-func (s *Session) Refuse(e *proto.ErrorMsg) bool {
-	if !s.out.take() {
-		return false
+	if !c.ids.use(id) {
+		c.out.answer(proto.NewError(id, proto.CodeSchemaViolation, fmt.Sprintf("cannot take request: its id %q was used before on this connection", id)), nil)
+		return
 	}
-	return s.post(func() { s.out.answer(e, nil) })
+	s.dispatch(r, c.calls.open(c, r))
 }
 
 func (s *Session) dispatch(r proto.Request, c *call) {
@@ -84,7 +63,9 @@ func (s *Session) dispatch(r proto.Request, c *call) {
 	case *proto.OpsGetReq:
 		s.opsGet(r, answer)
 	case *proto.Cancel:
-		s.cancel(r, answer)
+		s.cancel(r, c.from, answer)
+	case *proto.AttachReq:
+		s.reach(r, r.ProcID, answer, func(t *Session, p *process) { t.attach(p, r, c.from, answer) })
 	default:
 		answer(proto.NewError(r.Base().ID, proto.CodeUnknownType, fmt.Sprintf("cannot take a %s here", r.Kind())), nil)
 	}

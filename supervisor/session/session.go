@@ -66,9 +66,9 @@ type Session struct {
 	host   *Host
 	caller policy.Caller
 	adm    *policy.Admission
-	opts   Options
-	conn   *os.File // the client's connection, for the stage to read its credentials from
-	out    *outbox
+	opts   Options  // of the handshake that opened it
+	conn   *os.File // the connection that opened it, for the stage to read its credentials from
+	client *Client  // its connection now, or the last that it had
 	log    *slog.Logger
 	table  Table
 
@@ -80,35 +80,31 @@ type Session struct {
 
 	procs   map[string]*process
 	order   []string // ids in the order of their start
-	ids     *idRing
-	waits   counter
-	calls   calls
 	ops     operations
 	denials map[string]int
 	over    proto.Cause   // why the session ends; empty while it goes on
 	grace   time.Duration // upper bound for the grace of its processes; 0: none
-	left    bool          // the client sends no more
-	detach  *time.Timer
+	detach  *time.Timer   // from when its client left
+	tokens  Tokens
+	spare   atomic.Int64 // when it had nothing but finished processes and no client, Unix nanoseconds; 0: it has; below: its place is given away
 
 	trees trees
 	ready ready
 	noted noted[record.Session] // for the next daemon
 }
 
-// New returns a session of an admitted caller. conn stays the caller's to close
-// after Serve has returned.
-func New(h *Host, c policy.Caller, adm *policy.Admission, o Options, conn *os.File, l Link) (*Session, error) {
+// New returns the connection of a new session of an admitted caller. conn is the
+// session's to close, where there is no error.
+func New(h *Host, c policy.Caller, adm *policy.Admission, o Options, conn *os.File, l Link) (*Client, error) {
 	id := proto.NewID()
 	s := &Session{
-		id: id, host: h, caller: c, adm: adm, opts: o, conn: conn, out: newOutbox(l), table: NewTable(),
+		id: id, host: h, caller: c, adm: adm, opts: o, conn: conn, table: NewTable(),
 		log:   h.Log.With(slog.String("session", id), slog.Int("uid", int(c.UID))),
 		work:  make(chan func(), 64),
 		done:  make(chan struct{}),
-		procs: map[string]*process{}, ids: newIDRing(maxIDs), denials: map[string]int{},
-		calls: newCalls(), ops: newOperations(ops.New(ops.Volatile{})),
+		procs: map[string]*process{}, denials: map[string]int{}, ops: newOperations(ops.New(ops.Volatile{})),
 	}
-	s.ids.use(o.Handshake)
-	s.ids.answered(o.Handshake)
+	s.client = newClient(s, o, l)
 	if err := h.Registry.admit(s.account(), s, Quota{Sessions: adm.Quota.Sessions}); err != nil {
 		return nil, err
 	}
@@ -116,7 +112,7 @@ func New(h *Host, c policy.Caller, adm *policy.Admission, o Options, conn *os.Fi
 		h.Registry.leave(s.account(), s)
 		return nil, err
 	}
-	return s, nil
+	return s.client, nil
 }
 
 // ID returns the session's id.
@@ -126,6 +122,19 @@ func (s *Session) ID() string { return s.id }
 func (s *Session) Abandon() {
 	s.host.Registry.leave(s.account(), s)
 	s.forgetSession()
+	s.over = proto.CauseSessionEnded
+	s.close()
+	s.flush()
+	s.closeConn()
+}
+
+func (s *Session) closeConn() {
+	if s.conn == nil {
+		return // an adopted session that nobody has resumed
+	}
+	if err := s.conn.Close(); err != nil {
+		s.log.Debug("cannot close a copy of the connection", attrErr(err))
+	}
 }
 
 // account is whose quota the session counts against.
@@ -135,8 +144,6 @@ func (s *Session) account() account { return account{s.adm.Caller, s.caller.UID}
 // back in time, it was shut down, or ctx was cancelled. It returns after every
 // process of it has ended and nothing of it is left on the host.
 func (s *Session) Serve(ctx context.Context) {
-	var sender sync.WaitGroup
-	sender.Go(s.out.serve)
 	s.note(audit.SessionOpened{Role: string(s.opts.Role), Rule: s.adm.Rule.String(), Unit: s.caller.Unit})
 	s.base = context.WithoutCancel(ctx)
 	stop := ctx.Done()
@@ -153,12 +160,12 @@ func (s *Session) Serve(ctx context.Context) {
 	s.unready() //nolint:contextcheck // what it undoes outlives every call
 	s.wg.Wait()
 	s.flush()
-	s.out.end()
-	sender.Wait()
 	s.dropTrees(context.WithoutCancel(ctx))
 	s.forgetSession()
+	s.closeConn()
 	s.host.Registry.leave(s.account(), s)
 	s.note(audit.SessionClosed{Reason: string(s.over)})
+	s.client.end()
 }
 
 // close ends the taking of work: when it returns all that was promised to be done is
@@ -199,27 +206,10 @@ func (s *Session) post(f func()) bool {
 	}
 }
 
-// Left tells the session that its client sends no more. It ends after the detach
-// time, or before that once nothing runs and all output is delivered.
-func (s *Session) Left() {
-	s.post(func() {
-		ttl := s.adm.DetachTTL
-		if s.over != "" || s.left {
-			return
-		}
-		s.left = true
-		if ttl <= 0 || s.idle() {
-			s.end()
-			return
-		}
-		s.detach = time.AfterFunc(ttl, func() { s.post(func() { s.end() }) })
-	})
-}
-
-// idle reports whether nothing runs and nothing is left to deliver.
+// idle reports whether nothing runs and nothing is being delivered.
 func (s *Session) idle() bool {
 	for _, p := range s.procs {
-		if p.state != Kept {
+		if p.state != Kept || p.feed != nil {
 			return false
 		}
 	}
@@ -236,8 +226,9 @@ func (s *Session) end() {
 	if s.detach != nil {
 		s.detach.Stop()
 	}
-	if err := s.out.link.SetWriteDeadline(time.Now().Add(s.longestGrace() + cutTime)); err != nil {
-		s.out.drop() // only a closed connection has no deadline
+	out := s.client.out
+	if err := out.link.SetWriteDeadline(time.Now().Add(s.longestGrace() + cutTime)); err != nil {
+		out.drop() // only a closed connection has no deadline
 	}
 	for _, id := range slices.Clone(s.order) { // a process that is forgotten leaves it
 		if p := s.procs[id]; p != nil {

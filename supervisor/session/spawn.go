@@ -44,7 +44,7 @@ func (s *Session) spawn(r *proto.SpawnReq, c *call, answer respond) {
 		refuse(proto.CodeProcLimit, err.Error(), "wait for a process to end, or raise quota.processes of the caller")
 		return
 	}
-	p := &process{id: proto.NewID(), req: r, answer: answer, state: Starting, asked: time.Now(), told: make(chan struct{}), concluded: make(chan struct{})}
+	p := &process{id: proto.NewID(), req: r, answer: answer, client: c.from, state: Starting, asked: time.Now(), told: make(chan struct{}), concluded: make(chan struct{})}
 	p.laps = s.newLaps(p.asked)
 	p.ctx, p.stop = context.WithCancel(s.base)
 	p.launching, p.cut = context.WithCancelCause(p.ctx)
@@ -392,10 +392,6 @@ func (s *Session) connect(p *process, st *started) error {
 	}
 	if o.Overflow == policy.OverflowDrop {
 		c.Overflow = relay.Drop
-	}
-	c.Format.Form = s.opts.Form
-	if s.opts.Batch {
-		c.Format.Grouping = relay.Batch
 	}
 	out, err := relay.NewOutput(c)
 	if err != nil {

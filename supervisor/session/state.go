@@ -39,7 +39,7 @@ const (
 	GraceOver    Event = "grace_over"    // the grace period ended
 	Exited       Event = "exited"        // the main process ended, or its pen went without a record
 	Emptied      Event = "emptied"       // nothing of the job runs any more and the pipes are drained
-	Delivered    Event = "delivered"     // the owner has every byte, or will never take them
+	Delivered    Event = "delivered"     // the owner has every byte, or is not there to take them
 	Forgotten    Event = "forgotten"     // the retention time is over
 )
 

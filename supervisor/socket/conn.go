@@ -162,15 +162,37 @@ func (c *Conn) File() (*os.File, error) {
 	return f, err
 }
 
+// AwaitGone returns when nobody is at the other end any more, or after Close: a peer that
+// has only ended sending still reads. The kernel tells it as a hangup, poll(2).
+func (c *Conn) AwaitGone() {
+	raw, err := c.nc.SyscallConn()
+	if err != nil {
+		return // closed
+	}
+	// It ends with the connection at the latest.
+	_ = raw.Read(func(fd uintptr) bool {
+		p := []unix.PollFd{{Fd: int32(fd)}}
+		_, err := unix.Poll(p, 0)
+		return err != nil && !errors.Is(err, unix.EINTR) || p[0].Revents&(unix.POLLHUP|unix.POLLERR) != 0
+	})
+}
+
 // CloseRead ends reading: a waiting ReadFrame returns io.EOF; writing goes on.
 func (c *Conn) CloseRead() error { return c.nc.CloseRead() }
 
 // Close ends the connection and unblocks who reads or writes. Only the first call
-// does anything.
+// does anything. The other end sees it, whoever still has a copy of the descriptor, after
+// all that was written.
 func (c *Conn) Close() error {
 	var err error
 	c.once.Do(func() {
-		err = errors.Join(c.nc.Close(), c.peer.close())
+		err = onFD(c.nc, func(fd int) error {
+			if err := unix.Shutdown(fd, unix.SHUT_RDWR); err != nil && !errors.Is(err, unix.ENOTCONN) {
+				return fmt.Errorf("shutdown: %w", err)
+			}
+			return nil
+		})
+		err = errors.Join(err, c.nc.Close(), c.peer.close())
 		c.leave()
 	})
 	return err

@@ -33,8 +33,8 @@ func limitFiles() []string {
 		"sandbox/stage/scratch.go", "sandbox/stage/server.go", "sandbox/stage/trusted.go",
 		"supervisor/conn.go", "supervisor/state.go", "supervisor/supervisor.go",
 		"supervisor/relay/relay.go",
-		"supervisor/session/end.go", "supervisor/session/envdir.go", "supervisor/session/outbox.go", "supervisor/session/pace.go", "supervisor/session/plan.go",
-		"supervisor/session/process.go", "supervisor/session/session.go", "supervisor/session/spawn.go", "supervisor/session/trees.go",
+		"supervisor/session/client.go", "supervisor/session/end.go", "supervisor/session/envdir.go", "supervisor/session/outbox.go", "supervisor/session/pace.go", "supervisor/session/plan.go",
+		"supervisor/session/process.go", "supervisor/session/resume.go", "supervisor/session/session.go", "supervisor/session/spawn.go", "supervisor/session/trees.go",
 		"supervisor/socket/frames.go", "supervisor/socket/listen.go", "supervisor/socket/peer.go",
 		"systemd/listen.go", "systemd/notify.go",
 	}

@@ -35,8 +35,8 @@ func (j *joined) Close() error {
 	return err
 }
 
-// caller is a session of the made-up user.
-func (d *daemon) caller() *client.Client {
+// joinAsCaller is a connection of the made-up user.
+func (d *daemon) joinAsCaller() *joined {
 	d.t.Helper()
 	if err := os.Chmod(d.sock, 0o666); err != nil {
 		d.t.Fatal(err)
@@ -52,7 +52,13 @@ func (d *daemon) caller() *client.Client {
 		d.t.Fatal(err)
 	}
 	j.in, j.Reader = in, out
-	c := client.New(j)
+	return j
+}
+
+// caller is a session of the made-up user.
+func (d *daemon) caller() *client.Client {
+	d.t.Helper()
+	c := client.New(d.joinAsCaller())
 	d.t.Cleanup(func() { _ = c.Close() })
 	if r, err := c.Handshake(soon(d.t), &proto.Handshake{}); err != nil || !r.OK {
 		d.t.Fatalf("Handshake() as uid %d = %+v, %v; want a session", callerUID, r, err)
