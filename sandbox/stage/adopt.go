@@ -87,8 +87,7 @@ func (s *server) adopt(ctx context.Context, raw []byte) (any, []int, error) {
 	if s.pens.full() {
 		return nil, nil, errBusy
 	}
-	f := &finder{config: &s.config, boot: s.host.boot, uid: s.initUID()}
-	h, err := f.find(ctx, &m)
+	h, err := s.find(ctx, &m)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -108,6 +107,14 @@ func (s *server) adopt(ctx context.Context, raw []byte) (any, []int, error) {
 		a.Files, out = append(a.Files, d.name), append(out, n)
 	}
 	return a, out, nil
+}
+
+// find finds a pen where the rights to it are.
+func (s *server) find(ctx context.Context, m *sandbox.Mark) (*found, error) {
+	if s.rootless != nil {
+		return s.trees.owners.find(m)
+	}
+	return (&finder{config: &s.config, boot: s.host.boot, uid: s.initUID()}).find(ctx, m)
 }
 
 // takeOver makes a pen that was found one of this stage's, with the shares in
@@ -167,13 +174,13 @@ func bootID() (string, error) {
 }
 
 // noPen says why there is nothing to adopt.
-func noPen(format string, args ...any) error { return gonePen(fmt.Sprintf(format, args...)) }
+func noPen(format string, args ...any) error { return gonePenError(fmt.Sprintf(format, args...)) }
 
-// gonePen is a text that is sandbox.ErrGone to those who branch on it.
-type gonePen string
+// gonePenError is a text that is sandbox.ErrGone to those who branch on it.
+type gonePenError string
 
 // Error returns the reason alone: the daemon's side says what it is a reason for.
-func (g gonePen) Error() string { return string(g) }
+func (g gonePenError) Error() string { return string(g) }
 
 // Unwrap returns sandbox.ErrGone.
-func (gonePen) Unwrap() error { return sandbox.ErrGone }
+func (gonePenError) Unwrap() error { return sandbox.ErrGone }

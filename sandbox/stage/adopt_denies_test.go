@@ -1,6 +1,7 @@
 package stage_test
 
 import (
+	"bufio"
 	"context"
 	"os"
 	"path/filepath"
@@ -61,8 +62,10 @@ func TestAdoptDenies(t *testing.T) {
 		if _, err := p.Stdin.WriteString("try\n"); err != nil {
 			t.Fatal(err)
 		}
-		for range 3 { // three refusals, a line each
-			for said(t, p.Stdout, 1) != "\n" {
+		out := bufio.NewReader(p.Stdout)
+		for range 3 {
+			if line, err := out.ReadString('\n'); err != nil || line == "" {
+				t.Fatalf("the pen says %q, %v; want three refusals, a line each", line, err)
 			}
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -254,6 +255,7 @@ func TestAdoptAtTheGate(t *testing.T) {
 		q, err := b.Adopt(t.Context(), m)
 		adopted <- answer{q, err}
 	}()
+	time.Sleep(100 * time.Millisecond) // most often it waits by now; both orders must end alike
 	if err := syscall.Kill(m.Init.Pid, syscall.SIGCONT); err != nil {
 		t.Error(err)
 	}

@@ -21,7 +21,7 @@ import (
 // A stage that is not root has no right to mount anything. It starts itself again
 // in a user namespace and a mount namespace of its own, in which it has: that one
 // is the stage. The first stays outside, says who owns a file there where the
-// other sees none but its own uid, and ends with it.
+// other sees none but its own uid, finds pens of an earlier stage, and ends with it.
 
 // ownersFD is where the stage in the user namespace finds the one outside.
 const ownersFD = connFD + 1
@@ -31,7 +31,7 @@ func (c *Config) ordinary() bool { return os.Geteuid() != 0 && !c.Entered }
 
 // enter runs the stage in a user namespace and returns its exit status. What keeps
 // it from that is told to the daemon.
-func enter(ctx context.Context, args []string, stderr io.Writer) int {
+func enter(ctx context.Context, c *Config, args []string, stderr io.Writer) int {
 	conn, err := linux.Pollable(os.NewFile(connFD, "daemon"))
 	if err != nil {
 		fmt.Fprintln(stderr, "pinfold-stage:", err)
@@ -56,7 +56,7 @@ func enter(ctx context.Context, args []string, stderr io.Writer) int {
 		return 0 // the daemon knows
 	}
 	linux.CloseAll(conn) // the other end is to close when the inner stage ends
-	go serveOwners(ours)
+	go serveOutside(ctx, ours, c)
 	return status(cmd.Wait(), stderr)
 }
 

@@ -106,8 +106,11 @@ func (f *finder) process(p sandbox.ProcessMark) (*os.File, error) {
 		return nil, err
 	}
 	start, err := linux.StartTime(p.Pid)
+	ended, e := linux.Ended(fd)
 	switch {
-	case gone(err) || errors.Is(err, unix.ESRCH):
+	case e != nil:
+		err = e
+	case ended || gone(err) || errors.Is(err, unix.ESRCH):
 		err = noPen("process %d has ended", p.Pid)
 	case err == nil && start != p.Start:
 		err = noPen("process %d is another: it was started at %d, not at %d", p.Pid, start, p.Start)
@@ -346,10 +349,6 @@ func (f *finder) target(m *sandbox.Mark, h *found) error {
 		return nil
 	}
 	if err != nil {
-		return err
-	}
-	if ended, err := linux.Ended(fd); err != nil || ended {
-		linux.CloseAll(fd)
 		return err
 	}
 	err = f.inJob(m)

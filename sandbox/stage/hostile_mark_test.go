@@ -136,6 +136,8 @@ func TestAHostileMarkFindsNothing(t *testing.T) {
 	same, sameAt := b.sleeper(inner, lookalike(t, b.state))
 	theirsAt := b.into(theirs.Init.Pid)
 
+	ended := sandbox.ProcessMark{Pid: other.Target.Pid, Start: 1} // nothing is asked of it
+
 	marks := map[string]func(*sandbox.Mark){
 		"another boot":              func(m *sandbox.Mark) { m.Boot = strings.Repeat("0", 36) },
 		"no boot":                   func(m *sandbox.Mark) { m.Boot = "" },
@@ -150,12 +152,12 @@ func TestAHostileMarkFindsNothing(t *testing.T) {
 		"a cgroup above":            func(m *sandbox.Mark) { m.Cgroup = "../" + filepath.Base(b.base) + "/" + m.Cgroup },
 		"an absolute cgroup":        func(m *sandbox.Mark) { m.Cgroup = filepath.Join(b.base, m.Cgroup) },
 		"no cgroup":                 func(m *sandbox.Mark) { m.Cgroup = "" },
-		"a process in our cgroup":   func(m *sandbox.Mark) { m.Init, m.Cgroup = plain, plainAt },
-		"a PID 1 in our cgroup":     func(m *sandbox.Mark) { m.Init, m.Cgroup = one, oneAt },
-		"one of PID 1's uid":        func(m *sandbox.Mark) { m.Init, m.Cgroup = asInit, asInitAt },
-		"one with our name":         func(m *sandbox.Mark) { m.Init, m.Cgroup = likely, likelyAt },
-		"one with an image of ours": func(m *sandbox.Mark) { m.Init, m.Cgroup = same, sameAt },
-		"another stage's pen":       func(m *sandbox.Mark) { m.Init, m.Target, m.Cgroup = theirs.Init, theirs.Target, theirsAt },
+		"a process in our cgroup":   func(m *sandbox.Mark) { m.Init, m.Target, m.Cgroup = plain, ended, plainAt },
+		"a PID 1 in our cgroup":     func(m *sandbox.Mark) { m.Init, m.Target, m.Cgroup = one, ended, oneAt },
+		"one of PID 1's uid":        func(m *sandbox.Mark) { m.Init, m.Target, m.Cgroup = asInit, ended, asInitAt },
+		"one with our name":         func(m *sandbox.Mark) { m.Init, m.Target, m.Cgroup = likely, ended, likelyAt },
+		"one with an image of ours": func(m *sandbox.Mark) { m.Init, m.Target, m.Cgroup = same, ended, sameAt },
+		"another stage's pen":       func(m *sandbox.Mark) { m.Init, m.Target, m.Cgroup = theirs.Init, ended, theirsAt },
 		"another pen's target":      func(m *sandbox.Mark) { m.Target = other.Target },
 		"a target of the host":      func(m *sandbox.Mark) { m.Target = startOf(t, os.Getpid()) },
 		"PID 1 as the target":       func(m *sandbox.Mark) { m.Target = m.Init },

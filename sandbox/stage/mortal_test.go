@@ -3,6 +3,7 @@ package stage_test
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -26,6 +27,7 @@ type orders struct {
 	Specs  []sandbox.Spec
 	Attach int  // descriptors of each spec's attaches, beginning at 4
 	Start  bool // open the last gates
+	Adopt  []sandbox.Mark
 }
 
 // mortal starts pens for the connection that is descriptor 3, says how to find each
@@ -73,8 +75,41 @@ func mortal(ctx context.Context, in io.Reader, out io.Writer) int {
 		defer p.Resize(1, 1) //nolint:errcheck // keeps it alive
 		fmt.Fprintln(out)
 	}
+	for _, m := range o.Adopt {
+		fmt.Fprintln(out, seen(ctx, s, m))
+	}
 	_, _ = io.Copy(io.Discard, r)
 	return 0
+}
+
+// seen adopts a pen that runs echoes, and says in a line what came of it.
+func seen(ctx context.Context, s *sandbox.Stage, m sandbox.Mark) string {
+	p, err := s.Adopt(ctx, m)
+	if errors.Is(err, sandbox.ErrGone) {
+		return "gone: " + err.Error()
+	}
+	if err != nil {
+		return err.Error()
+	}
+	if _, err := p.Stdin.WriteString("one\n"); err != nil {
+		return err.Error()
+	}
+	b := make([]byte, 16)
+	_, err = io.ReadFull(p.Stdout, b[:8])
+	if err == nil {
+		_, err = io.ReadFull(p.Stderr, b[8:])
+	}
+	if err == nil {
+		err = p.CloseStdin()
+	}
+	var st sandbox.Status
+	if err == nil {
+		st, err = p.Wait(ctx)
+	}
+	if err == nil {
+		err = p.Release(ctx)
+	}
+	return fmt.Sprintf("%q, exit %d, %v", b, st.Code, err)
 }
 
 // victim is such a daemon seen from the test.
@@ -100,12 +135,20 @@ func (b *bench) config() sandbox.StageConfig {
 // victim starts a daemon in b's place, whose own stage is ended.
 func (b *bench) victim(start bool, attach []*os.File, specs ...sandbox.Spec) *victim {
 	b.t.Helper()
-	if err := b.Close(); err != nil {
-		b.t.Fatal(err)
+	if b.Stage != nil {
+		if err := b.Close(); err != nil {
+			b.t.Fatal(err)
+		}
 	}
-	c := b.config()
-	v := &victim{t: b.t, cmd: exec.CommandContext(b.t.Context(), c.Path, mortalFlag)}
+	return b.order(orders{Config: b.config(), Specs: specs, Attach: len(attach), Start: start}, nil, attach...)
+}
+
+// order starts a daemon, as an ordinary user where attr says so.
+func (b *bench) order(o orders, attr *syscall.SysProcAttr, attach ...*os.File) *victim {
+	b.t.Helper()
+	v := &victim{t: b.t, cmd: exec.CommandContext(b.t.Context(), "/proc/self/exe", mortalFlag)}
 	v.cmd.Stderr = os.Stderr
+	v.cmd.SysProcAttr = attr
 	v.cmd.ExtraFiles = append([]*os.File{b.conn}, attach...)
 	in, err := v.cmd.StdinPipe()
 	if err != nil {
@@ -120,7 +163,6 @@ func (b *bench) victim(start bool, attach []*os.File, specs ...sandbox.Spec) *vi
 	}
 	v.in, v.out = in, bufio.NewReader(out)
 	b.t.Cleanup(v.kill)
-	o := orders{Config: c, Specs: specs, Attach: len(attach), Start: start}
 	if err := json.MarshalWrite(in, o); err != nil {
 		b.t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package stage
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pinfold/sandbox/internal/linux"
+	"pinfold/sandbox/internal/stagewire"
 )
 
 // owners asks the stage outside of the user namespace who owns a file: inside,
@@ -27,7 +29,7 @@ func (o *owners) uid(f *os.File, st unix.Stat_t) (uint32, error) {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if err := linux.Send(o.conn, []byte{1}, f); err != nil {
+	if err := linux.Send(o.conn, []byte{askOwner}, f); err != nil {
 		return 0, fmt.Errorf("cannot ask who owns %s: %w", f.Name(), err)
 	}
 	buf := make([]byte, 4)
@@ -42,26 +44,37 @@ func (o *owners) uid(f *os.File, st unix.Stat_t) (uint32, error) {
 	return binary.NativeEndian.Uint32(m.Data), nil
 }
 
-// serveOwners answers owners until its end closes. A file that cannot be looked at
-// gets no answer of four bytes.
-func serveOwners(conn *os.File) {
+// Questions to the stage outside: the first byte of each.
+const (
+	askOwner = 1 // with a file: four bytes, its owner's uid
+	askPen   = 2 // with a sandbox.Mark: a stagewire.Message with what finder found
+)
+
+// serveOutside answers the stage in the user namespace until its end closes. A file that
+// cannot be looked at gets no answer of four bytes.
+func serveOutside(ctx context.Context, conn *os.File, c *Config) {
 	p, err := linux.Pollable(conn)
 	if err != nil {
 		return // it is closed: the stage inside sees the end
 	}
 	defer linux.CloseAll(p)
-	buf := make([]byte, 1)
+	buf := make([]byte, stagewire.MaxInline)
 	for {
 		m, err := linux.Receive(p, buf)
 		if err != nil {
 			return
 		}
-		answer := []byte{0}
-		if uid, err := ownerOf(m.Files); err == nil {
-			answer = binary.NativeEndian.AppendUint32(nil, uid)
+		if len(m.Data) > 0 && m.Data[0] == askPen {
+			err = answerPen(ctx, p, c, m.Data[1:])
+		} else {
+			answer := []byte{0}
+			if uid, err := ownerOf(m.Files); err == nil {
+				answer = binary.NativeEndian.AppendUint32(nil, uid)
+			}
+			err = linux.Send(p, answer)
 		}
 		linux.CloseAll(m.Files...)
-		if linux.Send(p, answer) != nil {
+		if err != nil {
 			return
 		}
 	}

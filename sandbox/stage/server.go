@@ -50,7 +50,7 @@ func Run(ctx context.Context, args []string, stderr io.Writer) int {
 		return probe(ctx, c, os.Stdout, stderr)
 	}
 	if c.ordinary() {
-		return enter(ctx, args, stderr)
+		return enter(ctx, &c, args, stderr)
 	}
 	keep := sandbox.KeepSecrets
 	if c.Entered { // there the kernel would give its children's maps to root, and keep nobody from anything: user_namespaces(7)
