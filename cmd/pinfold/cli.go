@@ -66,7 +66,7 @@ func (c *cli) root() *cobra.Command {
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
 	for _, command := range []func() *cobra.Command{
-		c.runCommand, c.connectCommand, c.psCommand, c.killCommand, c.statusCommand, c.explainCommand,
+		c.runCommand, c.attachCommand, c.logsCommand, c.connectCommand, c.psCommand, c.killCommand, c.statusCommand, c.explainCommand,
 		c.policyCommand, c.auditCommand, c.doctorCommand, c.versionCommand,
 	} {
 		root.AddCommand(command())
@@ -98,7 +98,7 @@ func (c *cli) report(cmd *cobra.Command, err error) int {
 	if code == exitUsage && hint == "" {
 		hint = cmd.CommandPath() + " --help"
 	}
-	if cmd.Name() == "run" && (code == exitFailed || code == exitUsage) {
+	if (cmd.Name() == "run" || cmd.Name() == "attach") && (code == exitFailed || code == exitUsage) {
 		code = exitRunFailed
 	}
 	s := c.style(c.stderr)

@@ -29,7 +29,9 @@ func (c *cli) dial(ctx context.Context, socket string, role proto.Role) (*link, 
 	if err != nil {
 		return nil, dialFailure(socket, err)
 	}
-	hello, err := conn.Handshake(ctx, &proto.Handshake{AgentID: "pinfold", Role: role})
+	h := &proto.Handshake{AgentID: "pinfold", Role: role}
+	h.Proc.Batch = role == proto.RoleOperator // who only reads
+	hello, err := conn.Handshake(ctx, h)
 	if err != nil {
 		err = errorf("cannot open a session with %s: %s", socket, refusalText(err))
 		return nil, errors.Join(fail(exitRefused(role), "pinfold policy check", err), conn.Close())

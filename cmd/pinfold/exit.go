@@ -23,13 +23,13 @@ type exitRow struct {
 
 func exitRows() []exitRow {
 	return []exitRow{
-		{"0", "success; the command's own code with run"},
+		{"0", "success; the command's own code with run and attach"},
 		{"1", "the answer is no, or something failed"},
 		{"2", "the command line is wrong"},
-		{"125", "run: Pinfold failed, or the command line is wrong"},
+		{"125", "run, attach: Pinfold failed, or the command line is wrong"},
 		{"126", "run: policy refuses the command"},
 		{"127", "run: there is no such command"},
-		{"128+N", "run: signal N ended the command"},
+		{"128+N", "run, attach: signal N ended the command"},
 	}
 }
 

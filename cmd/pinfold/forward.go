@@ -23,6 +23,7 @@ type forwarder struct {
 	process *client.Process
 	tty     *terminal
 	warn    func(error)
+	leave   func() // the keys that detach were typed
 }
 
 // feed sends standard input to the process until its end, and the end too.
@@ -38,6 +39,10 @@ func (f *forwarder) feed(ctx context.Context, stdin io.Reader) {
 		}
 		if err == nil {
 			continue
+		}
+		if errors.Is(err, errDetached) {
+			f.leave()
+			return
 		}
 		if !errors.Is(err, io.EOF) {
 			f.warn(errorf("cannot read standard input: %w", err))

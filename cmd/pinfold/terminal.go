@@ -52,6 +52,15 @@ func (t *terminal) raw() error {
 	return nil
 }
 
+// leave gives the terminal back and says on standard error that the process goes on.
+func (t *terminal) leave(c *cli, text string) error {
+	err := t.restore()
+	if _, werr := io.WriteString(c.stderr, "\n"+text+"\n"); werr != nil && err == nil {
+		err = errorf("cannot write standard error: %w", werr)
+	}
+	return err
+}
+
 // restore gives the terminal back as it was.
 func (t *terminal) restore() error {
 	f, ok := t.stdin.(*os.File)
