@@ -134,44 +134,47 @@ func TestAHostileMarkFindsNothing(t *testing.T) {
 	asInit, asInitAt := b.sleeper(&syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID, Credential: &syscall.Credential{Uid: dynFirst, Gid: dynFirst}}, "/bin/sleep")
 	likely, likelyAt := b.sleeper(inner, named(t, "pinfold-init-0123456789abcdef"))
 	same, sameAt := b.sleeper(inner, lookalike(t, b.state))
+	alone, aloneAt := b.sleeper(nil, lookalike(t, b.state))
 	theirsAt := b.into(theirs.Init.Pid)
 
 	ended := sandbox.ProcessMark{Pid: other.Target.Pid, Start: 1} // nothing is asked of it
 
-	marks := map[string]func(*sandbox.Mark){
-		"another boot":              func(m *sandbox.Mark) { m.Boot = strings.Repeat("0", 36) },
-		"no boot":                   func(m *sandbox.Mark) { m.Boot = "" },
-		"another start":             func(m *sandbox.Mark) { m.Init.Start++ },
-		"no process":                func(m *sandbox.Mark) { m.Init.Pid = 0 },
-		"a group of processes":      func(m *sandbox.Mark) { m.Init.Pid = -m.Init.Pid },
-		"the target as PID 1":       func(m *sandbox.Mark) { m.Init = m.Target },
-		"the host's PID 1":          func(m *sandbox.Mark) { m.Init = startOf(t, 1) },
-		"the stage":                 func(m *sandbox.Mark) { m.Init = startOf(t, stagePid(t, b.state)) },
-		"the daemon":                func(m *sandbox.Mark) { m.Init = startOf(t, os.Getpid()) },
-		"the cgroup of another":     func(m *sandbox.Mark) { m.Cgroup = other.Cgroup },
-		"a cgroup above":            func(m *sandbox.Mark) { m.Cgroup = "../" + filepath.Base(b.base) + "/" + m.Cgroup },
-		"an absolute cgroup":        func(m *sandbox.Mark) { m.Cgroup = filepath.Join(b.base, m.Cgroup) },
-		"no cgroup":                 func(m *sandbox.Mark) { m.Cgroup = "" },
-		"a process in our cgroup":   func(m *sandbox.Mark) { m.Init, m.Target, m.Cgroup = plain, ended, plainAt },
-		"a PID 1 in our cgroup":     func(m *sandbox.Mark) { m.Init, m.Target, m.Cgroup = one, ended, oneAt },
-		"one of PID 1's uid":        func(m *sandbox.Mark) { m.Init, m.Target, m.Cgroup = asInit, ended, asInitAt },
-		"one with our name":         func(m *sandbox.Mark) { m.Init, m.Target, m.Cgroup = likely, ended, likelyAt },
-		"one with an image of ours": func(m *sandbox.Mark) { m.Init, m.Target, m.Cgroup = same, ended, sameAt },
-		"another stage's pen":       func(m *sandbox.Mark) { m.Init, m.Target, m.Cgroup = theirs.Init, ended, theirsAt },
-		"another pen's target":      func(m *sandbox.Mark) { m.Target = other.Target },
-		"a target of the host":      func(m *sandbox.Mark) { m.Target = startOf(t, os.Getpid()) },
-		"PID 1 as the target":       func(m *sandbox.Mark) { m.Target = m.Init },
+	marks := map[string]struct {
+		why  string
+		edit func(*sandbox.Mark)
+	}{
+		"an image of ours alone":    {"no PID 1", func(m *sandbox.Mark) { m.Init, m.Target, m.Cgroup = alone, ended, aloneAt }},
+		"another boot":              {"booted", func(m *sandbox.Mark) { m.Boot = strings.Repeat("0", 36) }},
+		"no boot":                   {"booted", func(m *sandbox.Mark) { m.Boot = "" }},
+		"another start":             {"is another", func(m *sandbox.Mark) { m.Init.Start++ }},
+		"no process":                {"no process", func(m *sandbox.Mark) { m.Init.Pid = 0 }},
+		"a group of processes":      {"no process", func(m *sandbox.Mark) { m.Init.Pid = -m.Init.Pid }},
+		"the target as PID 1":       {"not in the cgroup", func(m *sandbox.Mark) { m.Init = m.Target }},
+		"the host's PID 1":          {"not in the cgroup", func(m *sandbox.Mark) { m.Init = startOf(t, 1) }},
+		"the stage":                 {"not in the cgroup", func(m *sandbox.Mark) { m.Init = startOf(t, stagePid(t, b.state)) }},
+		"the daemon":                {"not in the cgroup", func(m *sandbox.Mark) { m.Init = startOf(t, os.Getpid()) }},
+		"the cgroup of another":     {"not in the cgroup", func(m *sandbox.Mark) { m.Cgroup = other.Cgroup }},
+		"a cgroup above":            {"no cgroup of ours", func(m *sandbox.Mark) { m.Cgroup = "../" + filepath.Base(b.base) + "/" + m.Cgroup }},
+		"an absolute cgroup":        {"no cgroup of ours", func(m *sandbox.Mark) { m.Cgroup = filepath.Join(b.base, m.Cgroup) }},
+		"no cgroup":                 {"no cgroup of ours", func(m *sandbox.Mark) { m.Cgroup = "" }},
+		"a process in our cgroup":   {"no PID 1", func(m *sandbox.Mark) { m.Init, m.Target, m.Cgroup = plain, ended, plainAt }},
+		"a PID 1 in our cgroup":     {"image of ours", func(m *sandbox.Mark) { m.Init, m.Target, m.Cgroup = one, ended, oneAt }},
+		"one of PID 1's uid":        {"image of ours", func(m *sandbox.Mark) { m.Init, m.Target, m.Cgroup = asInit, ended, asInitAt }},
+		"one with our name":         {"image of ours", func(m *sandbox.Mark) { m.Init, m.Target, m.Cgroup = likely, ended, likelyAt }},
+		"one with an image of ours": {"other rights", func(m *sandbox.Mark) { m.Init, m.Target, m.Cgroup = same, ended, sameAt }},
+		"another stage's pen":       {"image of ours", func(m *sandbox.Mark) { m.Init, m.Target, m.Cgroup = theirs.Init, ended, theirsAt }},
+		"another pen's target":      {"not in the cgroup", func(m *sandbox.Mark) { m.Target = other.Target }},
+		"a target of the host":      {"not in the cgroup", func(m *sandbox.Mark) { m.Target = startOf(t, os.Getpid()) }},
+		"PID 1 as the target":       {"not in the cgroup", func(m *sandbox.Mark) { m.Target = m.Init }},
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 	defer cancel()
 	before := fds(t, stagePid(t, b.state))
-	for name, edit := range marks {
+	for name, tt := range marks {
 		m := good
-		edit(&m)
-		if p, err := b.Adopt(ctx, m); !errors.Is(err, sandbox.ErrGone) {
-			t.Errorf("%s: Adopt(%+v, %+v, %q) = %v, %v; want ErrGone", name, m.Init, m.Target, m.Cgroup, p, err)
-		} else {
-			t.Logf("%s: %v", name, err)
+		tt.edit(&m)
+		if p, err := b.Adopt(ctx, m); !errors.Is(err, sandbox.ErrGone) || !strings.Contains(err.Error(), tt.why) {
+			t.Errorf("%s: Adopt(%+v, %+v, %q) = %v, %v; want ErrGone: %s", name, m.Init, m.Target, m.Cgroup, p, err, tt.why)
 		}
 	}
 	if after := fds(t, stagePid(t, b.state)); after > before {

@@ -145,7 +145,16 @@ func (s *places) drop(p *place) error {
 	}
 	delete(s.held, p.id)
 	defer linux.CloseAll(p.parent)
-	return errors.Join(p.remove(), os.Remove(p.record))
+	return errors.Join(p.remove(), p.forget())
+}
+
+// forget removes the record of a placeholder. A stage that ends may have done so as the
+// next one found it.
+func (p *place) forget() error {
+	if err := os.Remove(p.record); !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
 }
 
 func (p *place) remove() error {
@@ -224,7 +233,7 @@ func (s *places) settle() error {
 	for id, p := range s.held {
 		if p.users == 0 {
 			delete(s.held, id)
-			errs = append(errs, p.remove(), os.Remove(p.record))
+			errs = append(errs, p.remove(), p.forget())
 			linux.CloseAll(p.parent)
 		}
 	}
