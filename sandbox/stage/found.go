@@ -225,9 +225,9 @@ func (f *finder) executesImage(pid int) error {
 	return nil
 }
 
-// settleTimeout bounds how long a PID 1 may take from its last gate until it holds no more
+// maxSettleTime bounds how long a PID 1 may take from its last gate until it holds no more
 // than it may.
-const settleTimeout = 5 * time.Second
+const maxSettleTime = 5 * time.Second
 
 // settled waits until PID 1 has given up what it had. The first that it says after its
 // last gate is that it has.
@@ -256,7 +256,7 @@ func (f *finder) holds(st *procStatus) bool {
 
 // started waits for the record that tells of the start, and leaves it where it is.
 func started(ctx context.Context, status *os.File) error {
-	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+	ctx, cancel := context.WithTimeout(ctx, maxSettleTime)
 	defer cancel()
 	ran := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
