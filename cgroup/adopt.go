@@ -10,6 +10,39 @@ import (
 	"strings"
 )
 
+// Reopen opens the base of an earlier daemon where that had it, which Hierarchies told. Open would find another where this daemon was
+// started in another cgroup, from another login for example, and miss what lives in the old one. ErrGone: it is not there.
+func Reopen(hiers []Hierarchy) (*Base, error) {
+	f, err := readFacts()
+	if err != nil {
+		return nil, err
+	}
+	own, err := f.v2.dirOf(f.own[""])
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w: %s", ErrNoBase, err, delegateCure)
+	}
+	at := place{own: own, dirs: map[string]string{}}
+	for _, h := range hiers {
+		if h.Controller == "" {
+			at.v2 = h.Dir
+		} else {
+			at.dirs[h.Controller] = h.Dir
+		}
+	}
+	if at.v2 == "" || !strings.HasPrefix(at.v2, f.v2.mount+"/") || !exists(at.v2, callersDir) {
+		return nil, fmt.Errorf("cannot use the cgroups of an earlier daemon: %w: there is no base at %q", ErrGone, at.v2)
+	}
+	at.found = own == at.v2 || own == filepath.Dir(at.v2) || filepath.Dir(own) == at.v2
+	b, err := openAt(f, at, controllersV2())
+	if err != nil || at.found {
+		return b, err
+	}
+	if err := b.hiers[0].base.rmdir(daemonDir); err != nil && !errors.Is(busy(err), ErrBusy) {
+		return nil, errors.Join(err, b.Close())
+	}
+	return b, nil
+}
+
 // Adopt opens the cgroup of a process that an earlier daemon made, with the groups of its caller and its session; path is as
 // Job.Path gave it. ErrGone: it is not there, or was not finished.
 //

@@ -26,6 +26,41 @@ func successor(tb testing.TB, b *Base) *Base {
 	return next
 }
 
+// TestReopen: the base is found where it was, and not made where it was not.
+func TestReopen(t *testing.T) {
+	b := openBase(t)
+	j := placed(t, b, "s1", "p", NoLimits(), NoLimits(), Limits{Memory: 64 << 20, Swap: -1, Pids: 9})
+	next, err := Reopen(b.Hierarchies())
+	if err != nil {
+		t.Fatalf("Reopen() = %v; want nil", err)
+	}
+	if !slices.Equal(next.Hierarchies(), b.Hierarchies()) || next.CallersPath() != b.CallersPath() {
+		t.Errorf("Reopen() is at %+v, %s; want %+v, %s", next.Hierarchies(), next.CallersPath(), b.Hierarchies(), b.CallersPath())
+	}
+	if _, err := next.Adopt(j.Path()); err != nil {
+		t.Errorf("Adopt() = %v; want nil", err)
+	}
+	for i := range next.hiers {
+		if !next.hiers[i].made {
+			t.Errorf("the base at %s is not taken for our own: it would stay", next.hiers[i].Dir)
+		}
+		next.hiers[i].made = false // the first removes it
+	}
+	if err := errors.Join(j.Remove(deadline(t)), j.group.Remove(), j.group.parent.Remove(), next.Close()); err != nil {
+		t.Error(err)
+	}
+	gone := b.Hierarchies()
+	gone[0].Dir += "-gone"
+	for name, hiers := range map[string][]Hierarchy{"none": nil, "gone": gone, "no cgroup": {{Dir: t.TempDir()}}, "the whole tree": {{Dir: filepath.Dir(b.Hierarchies()[0].Dir)}}} {
+		if _, err := Reopen(hiers); !errors.Is(err, ErrGone) {
+			t.Errorf("Reopen(%s) = %v; want ErrGone", name, err)
+		}
+	}
+	if _, err := os.Stat(gone[0].Dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("Stat(%s) = %v; want nothing made", gone[0].Dir, err)
+	}
+}
+
 // placed makes a process of a caller and a session with limits.
 func placed(tb testing.TB, b *Base, session, process string, caller, own, l Limits) *Job {
 	tb.Helper()

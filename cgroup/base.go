@@ -109,6 +109,8 @@ type place struct {
 	own   string // own directory in the v2 tree
 	v2    string // base's directory in the v2 tree
 	found bool   // not named by the user: below (or at) the own cgroup
+
+	dirs map[string]string // of v1 hierarchies, where an earlier daemon had them; nil: found by path or name
 }
 
 // place decides where the base goes in the v2 tree.
@@ -207,6 +209,12 @@ func (b *Base) openV1(f facts, controller string, t tree, at place) {
 
 // v1 is the base's directory in a v1 hierarchy.
 func (p place) v1(f facts, controller string, t tree) (string, error) {
+	if p.dirs != nil {
+		if d, ok := p.dirs[controller]; ok {
+			return d, nil
+		}
+		return "", fmt.Errorf("%w: an earlier daemon had none there", os.ErrNotExist)
+	}
 	if filepath.IsAbs(p.path) {
 		return t.dirOf(filepath.Clean(p.path))
 	}
