@@ -224,8 +224,9 @@ func (s *Session) make(n *readyPen, files []*os.File) (err error) {
 	if n.job, err = s.makeJob(proto.NewID(), n.kind); err != nil {
 		return err
 	}
-	inJob(&n.spec.Site, n.job.Path(), n.job.Join())
-	if n.pen, err = s.host.Stage.Prepare(ctx, s.conn, n.spec, files); err != nil {
+	spec := n.spec // what others compare with stays as it is
+	inJob(&spec.Site, n.job.Path(), n.job.Join())
+	if n.pen, err = s.host.Stage.Prepare(ctx, s.conn, spec, files); err != nil {
 		s.removeJob(ctx, n.job)
 	}
 	return err
