@@ -99,7 +99,7 @@ func importPlan() map[string]room {
 		"supervisor/record":  {other: []string{jsonV2}, raw: true},
 		"supervisor/relay":   {own: []string{"proto"}, raw: true, goes: true, logs: true},
 		"supervisor/socket":  {own: []string{"proto"}, raw: true, goes: true, logs: true},
-		"supervisor/ops":     {own: []string{"proto"}, other: []string{jsonV2}, pure: true},
+		"supervisor/ops":     {own: []string{"proto"}, other: []string{jsonV2}},
 		"supervisor/session": {own: []string{"proto", "policy", "sandbox", "cgroup", "audit", "supervisor/ops", "supervisor/record", "supervisor/relay", "supervisor/socket"}, other: []string{uuid, jsonV2}, goes: true, logs: true},
 		"supervisor": {
 			own:   []string{"proto", "policy", "sandbox", "sandbox/confine", "cgroup", "audit", "systemd", "supervisor/record", "supervisor/relay", "supervisor/socket", "supervisor/session"},

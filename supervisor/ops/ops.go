@@ -20,7 +20,7 @@ import (
 // Limits of one session's record.
 const (
 	MaxKept      = 1024      // operations that are known with their answers
-	MaxBytes     = 4 << 20   // bytes of those answers
+	MaxBytes     = 1 << 20   // bytes of those answers
 	MaxAge       = time.Hour // after its conclusion only an operation's name is known
 	MaxForgotten = 16384     // operations of which the name is known
 )

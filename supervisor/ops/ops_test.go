@@ -151,7 +151,7 @@ func TestTheRecordIsBoundedAndSaysSo(t *testing.T) {
 
 func TestAnswersAreBoundedInBytes(t *testing.T) {
 	r := New(Volatile{})
-	big := jsontext.Value(`"` + strings.Repeat("x", 1<<20) + `"`)
+	big := jsontext.Value(`"` + strings.Repeat("x", MaxBytes/4) + `"`)
 	for i := range 10 {
 		id := fmt.Sprint("n", i)
 		must(t, r, id, Fresh, epoch)
