@@ -27,6 +27,7 @@ type File struct {
 	size     int64    // of the lines that are whole
 	appended int64    // of those behind the first
 	record   *Record  // whose snapshot a new file begins with
+	closed   bool
 }
 
 // first is the first line of a file.
@@ -125,6 +126,9 @@ func (f *File) Intend(e Entry) error { return f.add(e) }
 func (f *File) Settle(e Entry) error { return f.add(e) }
 
 func (f *File) add(e Entry) error {
+	if f.closed {
+		return nil
+	}
 	line, err := json.Marshal(e)
 	if err != nil {
 		return err
@@ -172,18 +176,12 @@ func (f *File) renew() error {
 	return nil
 }
 
-// Close closes the file and leaves it for the next daemon.
+// Close closes the file and leaves it where it is. What comes later is not kept: nobody
+// will ask for it.
 func (f *File) Close() error {
+	f.closed = true
 	if f.file == nil {
 		return nil
 	}
 	return f.file.Close()
-}
-
-// Remove closes and removes the file: nobody asks for these operations any more.
-func (f *File) Remove() error {
-	if f.file == nil {
-		return nil
-	}
-	return errors.Join(f.file.Close(), os.Remove(f.path))
 }

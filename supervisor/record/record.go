@@ -5,6 +5,7 @@
 //
 //	DIR/session/ID.json   written when a session opens, and when what it has changes
 //	DIR/process/ID.json   written before the last gate of its pen opens, and when its life moves
+//	DIR/ops/ID.json       the operations of a session; another package writes it
 //	DIR/broken/           records that could not be read, for a person to look at
 //
 // A record is written whole under another name and renamed (rename(2) is atomic), so

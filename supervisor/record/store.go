@@ -16,6 +16,7 @@ import (
 const (
 	sessionDir = "session"
 	processDir = "process"
+	opsDir     = "ops"
 	brokenDir  = "broken"
 	suffix     = ".json"
 	unfinished = ".new" // what a writer that was killed leaves
@@ -27,7 +28,7 @@ type Store struct{ dir string }
 
 // Open makes the directories of a store where they are absent, with mode 0700.
 func Open(dir string) (*Store, error) {
-	for _, d := range []string{dir, filepath.Join(dir, sessionDir), filepath.Join(dir, processDir), filepath.Join(dir, brokenDir)} {
+	for _, d := range []string{dir, filepath.Join(dir, sessionDir), filepath.Join(dir, processDir), filepath.Join(dir, opsDir), filepath.Join(dir, brokenDir)} {
 		if err := os.Mkdir(d, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 			return nil, fmt.Errorf("cannot make the directory of records: %w", err)
 		}
@@ -45,8 +46,19 @@ func (s *Store) PutProcess(r Process) error {
 	return s.put(processDir, r.ID, processFile{header{Version}, r})
 }
 
-// DropSession forgets a session; one that is not known is no error.
-func (s *Store) DropSession(id string) error { return s.drop(sessionDir, id) }
+// DropSession forgets a session and its operations; one that is not known is no error.
+func (s *Store) DropSession(id string) error {
+	return errors.Join(s.drop(opsDir, id), s.drop(sessionDir, id))
+}
+
+// Operations is the name of the file in which the operations of a session are kept. It
+// is not the store's to write; DropSession removes it.
+func (s *Store) Operations(id string) (string, error) {
+	if err := checkID(id); err != nil {
+		return "", err
+	}
+	return s.file(opsDir, id), nil
+}
 
 // DropProcess forgets a process; one that is not known is no error.
 func (s *Store) DropProcess(id string) error { return s.drop(processDir, id) }

@@ -20,6 +20,7 @@ import (
 type operations struct {
 	mu     sync.Mutex
 	record *ops.Record
+	file   *ops.File // in which the record is kept; nil: it ends with the daemon
 	open   map[string]*operation
 }
 
@@ -33,11 +34,25 @@ func newOperations(r *ops.Record) operations {
 	return operations{record: r, open: map[string]*operation{}}
 }
 
-// snapshot returns the record as it stands now, from any goroutine.
-func (o *operations) snapshot() ops.Snapshot {
+// recall takes up the record that an earlier daemon has left of the session, or begins
+// one. settle is as for ops.Open.
+func (s *Session) recall(settle func(*ops.Entry)) error {
+	path, err := s.host.Records.Operations(s.id)
+	if err != nil {
+		return err
+	}
+	s.ops.record, s.ops.file, err = ops.Open(path, time.Now(), settle)
+	return err
+}
+
+// close leaves the file to whoever removes it.
+func (o *operations) close() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.record.Snapshot()
+	if o.file == nil {
+		return nil
+	}
+	return o.file.Close()
 }
 
 // leave takes a call off those that wait for its operation, and reports whether others

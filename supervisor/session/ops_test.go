@@ -108,7 +108,7 @@ func TestARestoredRecordAnswers(t *testing.T) {
 	s.told(t)
 	s.named("2", "open", "ls")
 
-	record, err := ops.Restore(s.ops.snapshot(), ops.Volatile{}, time.Now())
+	record, err := ops.Restore(s.ops.record.Snapshot(), ops.Volatile{}, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"slices"
@@ -108,7 +109,7 @@ func New(h *Host, c policy.Caller, adm *policy.Admission, o Options, conn *os.Fi
 	if err := h.Registry.admit(s.account(), s, Quota{Sessions: adm.Quota.Sessions}); err != nil {
 		return nil, err
 	}
-	if err := s.noteSession(); err != nil {
+	if err := errors.Join(s.recall(nil), s.noteSession()); err != nil {
 		h.Registry.leave(s.account(), s)
 		return nil, err
 	}

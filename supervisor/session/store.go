@@ -74,6 +74,9 @@ func (s *Session) rememberProcess(p *process, f func(*record.Process)) {
 
 // forgetSession and forgetProcess remove the record of what is over.
 func (s *Session) forgetSession() {
+	if err := s.ops.close(); err != nil {
+		s.log.Warn("cannot close the record of operations", attrErr(err))
+	}
 	if err := s.noted.drop(func() error { return s.host.Records.DropSession(s.id) }); err != nil {
 		s.log.Error("a next daemon would take up a session that has ended", attrErr(err))
 	}

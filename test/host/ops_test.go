@@ -3,9 +3,11 @@ package host
 import (
 	"encoding/base64"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"pinfold/proto"
 	"pinfold/proto/client"
@@ -299,4 +301,34 @@ func TestTheRecordIsBounded(t *testing.T) {
 	if want := fmt.Sprintf(`"output":{"stdout":%d,`, writes); !strings.Contains(string(f.Verdict), want) {
 		t.Errorf("verdict of cat = %s; want %s: each write once", f.Verdict, want)
 	}
+}
+
+// TestOperationsAreOnDisk before they are answered, and go with their session.
+func TestOperationsAreOnDisk(t *testing.T) {
+	t.Parallel()
+	d := start(t, basic("", ""))
+	c := d.agent()
+	files := func() []string {
+		found, err := filepath.Glob(filepath.Join(d.state, "run", "*", "ops", "*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return found
+	}
+	if _, _, v := run(t, c, shell("true")); v.Code != 0 || len(files()) != 0 {
+		t.Errorf("files after a spawn without a name = %q; want none", files())
+	}
+	p := spawn(t, c, proto.Spawn{Cmd: []string{"cat"}, OpID: "on-disk"})
+	if len(files()) != 1 {
+		t.Fatalf("files after a spawn with a name = %q; want one", files())
+	}
+	text := readFile(t, files()[0])
+	intended, settled := strings.Index(text, `"op_id":"on-disk"`), strings.Index(text, `"outcome":"applied"`)
+	if intended < 0 || settled < intended || !strings.Contains(text, p.ID) {
+		t.Errorf("record = %s; want the operation, then its outcome", text)
+	}
+	if err := c.Shutdown(soon(t), time.Second); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the record is gone", func() bool { return len(files()) == 0 })
 }
