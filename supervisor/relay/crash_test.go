@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -17,10 +18,14 @@ import (
 	"pinfold/proto"
 )
 
-// TestMain lets the test program be a daemon that is killed: see serveForever.
+// TestMain lets the test program be a daemon that is killed: see serveForever and
+// deliverForever.
 func TestMain(m *testing.M) {
 	if dir := os.Getenv("PINFOLD_TEST_SPOOL"); dir != "" {
 		os.Exit(serveForever(dir))
+	}
+	if how := os.Getenv("PINFOLD_TEST_DELIVER"); how != "" {
+		os.Exit(deliverForever(how))
 	}
 	os.Exit(m.Run())
 }
@@ -177,7 +182,7 @@ func TestFollowersSeeGaps(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- r.Deliver(t.Context(), owner) }()
 	<-entered
-	mustWrite(t, r.out, string(bytes.Repeat([]byte("0123456789abcde\n"), 1<<18)))
+	mustWrite(t, r.out, string(bytes.Repeat([]byte(strings.Repeat("0123456789abcde", 17)+"\n"), 1<<14)))
 	r.closeAll(t)
 	if err := <-done; err != nil {
 		t.Fatalf("Deliver() beside a stuck reader = %v; want nil", err)

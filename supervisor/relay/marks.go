@@ -54,6 +54,9 @@ func marksIn(dir string) marksFile { return marksFile{filepath.Join(dir, "marks"
 func (f marksFile) read() (marks, error) {
 	var m marks
 	b, err := os.ReadFile(f.path)
+	if err == nil && len(b) == 0 { // its maker was killed before it took a byte
+		err = os.ErrNotExist
+	}
 	if err != nil {
 		return m, fmt.Errorf("cannot read marks: %w", err)
 	}
@@ -64,7 +67,7 @@ func (f marksFile) read() (marks, error) {
 		return m, fmt.Errorf("cannot read marks %q: they are of version %d and this program knows up to %d; start the newer one", f.path, m.Version, marksVersion)
 	}
 	for _, s := range m.Streams {
-		if s.Delivered < 0 || s.High < s.Delivered && s.High < 0 || s.Lost < 0 {
+		if min(s.Delivered, s.High, s.Lost) < 0 {
 			return m, fmt.Errorf("cannot use marks %q: a negative offset", f.path)
 		}
 	}
