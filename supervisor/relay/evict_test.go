@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"testing"
@@ -145,7 +146,9 @@ func TestFullFileSystemMakesRoom(t *testing.T) {
 		_, _ = busy.out.Close(), busy.err.Close()
 	}()
 	owner := newChecker(Cursor{})
-	if err := busy.Deliver(t.Context(), owner); err != nil {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := busy.Deliver(ctx, owner); err != nil {
 		t.Fatalf("Deliver() = %v; want nil", err)
 	}
 	owner.want(t, total, 0)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"sync"
 	"testing"
+	"time"
 
 	"pinfold/proto"
 )
@@ -36,6 +37,9 @@ func fill(kind proto.Stream, b []byte, at int64) []byte {
 func writePattern(w *os.File, kind proto.Stream, from, to int64, chunk func() int) error {
 	buf := make([]byte, 128<<10)
 	for from < to {
+		if err := w.SetWriteDeadline(time.Now().Add(patience)); err != nil {
+			return err
+		}
 		n, err := w.Write(fill(kind, buf[:min(int64(chunk()), to-from, int64(len(buf)))], from))
 		if err != nil {
 			return err

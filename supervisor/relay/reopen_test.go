@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"pinfold/proto"
 )
@@ -145,9 +146,15 @@ func TestCloseEndsReaders(t *testing.T) {
 	if err := r.Close(); err != nil {
 		t.Fatalf("Close() = %v; want nil", err)
 	}
+	late := time.After(patience)
 	for range 2 {
-		if err := <-done; !errors.Is(err, ErrForgotten) {
-			t.Errorf("a reader of a closed output = %v; want %v", err, ErrForgotten)
+		select {
+		case err := <-done:
+			if !errors.Is(err, ErrForgotten) {
+				t.Errorf("a reader of a closed output = %v; want %v", err, ErrForgotten)
+			}
+		case <-late:
+			t.Fatalf("a reader of a closed output reads on after %v", patience)
 		}
 	}
 	if _, err := r.Follow(t.Context(), newRecorder(Cursor{}), Format{}, Cursor{}); !errors.Is(err, ErrForgotten) {
