@@ -116,7 +116,9 @@ func TestRewindBlocks(t *testing.T) {
 		}
 	}
 	cancel()
-	<-done
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Fatalf("Deliver() = %v; want %v", err, context.Canceled)
+	}
 	taken := r.Counts().Stdout
 	if err := r.SetCursor(0, 0); err != nil {
 		t.Fatalf("SetCursor(0, 0) = %v; want nil", err)

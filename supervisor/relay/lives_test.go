@@ -128,7 +128,9 @@ func (w *world) live(t *testing.T) bool {
 		w.finish(t, o)
 	}
 	die()
-	<-served
+	if err := <-served; err != nil && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
+		t.Fatalf("Serve() = %v; want nil or the context's error", err)
+	}
 	followers.Wait()
 	if w.rnd.IntN(3) == 0 {
 		if err := o.Detach(); err != nil {

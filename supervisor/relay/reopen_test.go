@@ -97,7 +97,9 @@ func TestReopenUnfinished(t *testing.T) {
 	go func() { done <- r.Deliver(ctx, rec) }()
 	rec.waitFor(t, "said\n")
 	cancel()
-	<-done
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Fatalf("Deliver() = %v; want %v", err, context.Canceled)
+	}
 	if c := reopened(t, r).Counts(); c.Stdout != 5 || c.Drained {
 		t.Errorf("Counts() of what a killed process left = %+v; want 5 bytes, not drained", c)
 	}

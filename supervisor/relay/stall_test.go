@@ -187,7 +187,7 @@ func TestYesStaysFlat(t *testing.T) {
 			var wg sync.WaitGroup
 			defer wg.Wait()
 			defer cancel()
-			var to Sink = stalled(ctx)
+			to := stalled(ctx)
 			if c.owner {
 				to = &counting{}
 			}
