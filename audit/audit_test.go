@@ -60,7 +60,7 @@ func events() []Event {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
 	file := File{Path: "/bin/x", ID: FileID{1, 2, 3, 4, 5}, SHA256: "ab"}
 	return []Event{
-		&DaemonStarted{Version: "1", PID: 2, BootID: "b", Backend: "hybrid"},
+		&DaemonStarted{Version: "1", PID: 2, BootID: "b", Backend: "hybrid", Sessions: 3, Processes: 4},
 		&DaemonStopped{Reason: "SIGTERM"},
 		&PolicyLoaded{Files: []string{"/p"}, SHA256: "cd"},
 		&Refused{PID: 1, Unit: "u", Code: "unauthorized", Reason: "r"},
@@ -75,6 +75,9 @@ func events() []Event {
 		&Program{File: file, Err: "e"},
 		&Flood{Of: FloodRefused, Count: 3, Since: at},
 		&Gap{Reason: "torn", Offset: 1, Bytes: 2, SHA256: "ef", File: "f", Lost: 3, Since: at, Cause: "c"},
+		&SessionAdopted{OpenedAt: at, Processes: 2},
+		&Adopted{Process: "p", PID: 3, Cgroup: "c", State: "lost", Reason: "r"},
+		&SetAside{File: "f", Now: "g", Reason: "r"},
 		&Sealed{Records: 3, First: 1, Last: 3},
 		&Continued{File: "f"},
 	}

@@ -29,6 +29,9 @@ const (
 	KindProgram        Kind = "program"
 	KindFlood          Kind = "flood"
 	KindGap            Kind = "gap"
+	KindSessionAdopted Kind = "session_adopted"
+	KindAdopted        Kind = "adopted"
+	KindSetAside       Kind = "set_aside"
 	KindSealed         Kind = "sealed"
 	KindContinued      Kind = "continued"
 )
@@ -37,7 +40,7 @@ const (
 func Kinds() []Kind {
 	return []Kind{
 		KindDaemonStarted, KindDaemonStopped, KindPolicyLoaded, KindRefused, KindSessionOpened, KindSessionResumed, KindSessionClosed, KindDecision, KindStarted,
-		KindStartFailed, KindEnded, KindOperatorUse, KindProgram, KindFlood, KindGap, KindSealed, KindContinued,
+		KindStartFailed, KindEnded, KindOperatorUse, KindProgram, KindFlood, KindGap, KindSessionAdopted, KindAdopted, KindSetAside, KindSealed, KindContinued,
 	}
 }
 
@@ -67,6 +70,10 @@ type DaemonStarted struct {
 	PID     int    `json:"pid"`
 	BootID  string `json:"boot_id,omitzero"`
 	Backend string `json:"cgroup_backend,omitzero"`
+
+	// What an earlier daemon has left, which did not stop: each is told of by an event of its own.
+	Sessions  int `json:"sessions_found,omitzero"`
+	Processes int `json:"processes_found,omitzero"`
 }
 
 // DaemonStopped ends it.
@@ -255,6 +262,28 @@ type Gap struct {
 	Cause  string    `json:"cause,omitzero"`  // the kernel's word
 }
 
+// SessionAdopted is a session that went on without a daemon, and has one again.
+type SessionAdopted struct {
+	OpenedAt  time.Time `json:"opened_at"`
+	Processes int       `json:"processes"` // that it has
+}
+
+// Adopted is a process of a session that was adopted.
+type Adopted struct {
+	Process string `json:"process"`
+	PID     int    `json:"pid"`
+	Cgroup  string `json:"cgroup"`
+	State   string `json:"state"`           // as the daemon takes it up: running, stopping, killing; lost: its PID 1 is gone; kept: its verdict stood
+	Reason  string `json:"reason,omitzero"` // why it is lost
+}
+
+// SetAside is a record of a session or a process that could not be read, so that what it names was ended.
+type SetAside struct {
+	File   string `json:"file"`
+	Now    string `json:"now"` // where it lies now
+	Reason string `json:"reason"`
+}
+
 // Sealed closes a file. What it counts is chained to it by prev.
 type Sealed struct {
 	Records uint64 `json:"records"` // in this file, without this one
@@ -282,6 +311,9 @@ func (OperatorUse) kind() Kind    { return KindOperatorUse }
 func (Program) kind() Kind        { return KindProgram }
 func (Flood) kind() Kind          { return KindFlood }
 func (Gap) kind() Kind            { return KindGap }
+func (SessionAdopted) kind() Kind { return KindSessionAdopted }
+func (Adopted) kind() Kind        { return KindAdopted }
+func (SetAside) kind() Kind       { return KindSetAside }
 func (Sealed) kind() Kind         { return KindSealed }
 func (Continued) kind() Kind      { return KindContinued }
 
@@ -337,6 +369,12 @@ func newEvent(k Kind) any {
 		return new(Flood)
 	case KindGap:
 		return new(Gap)
+	case KindSessionAdopted:
+		return new(SessionAdopted)
+	case KindAdopted:
+		return new(Adopted)
+	case KindSetAside:
+		return new(SetAside)
 	case KindSealed:
 		return new(Sealed)
 	case KindContinued:

@@ -54,6 +54,11 @@ func (b *Base) Adopt(path string) (*Job, error) {
 	if err != nil {
 		return nil, err
 	}
+	for _, leaf := range []string{initDir, jobDir} { // before a level above it becomes known, which Sweep may then remove
+		if !exists(b.hiers[0].Dir, filepath.Join(path, leaf)) {
+			return nil, fmt.Errorf("cannot adopt cgroup %s: %w: there is no %s", path, ErrGone, leaf)
+		}
+	}
 	g := b.callers
 	for _, n := range names[:2] {
 		if g, err = g.adopt(n); err != nil {
@@ -66,6 +71,9 @@ func (b *Base) Adopt(path string) (*Job, error) {
 	}
 	return j, nil
 }
+
+// Groups are the cgroups of the process's session and caller.
+func (j *Job) Groups() []*Group { return []*Group{j.group, j.group.parent} }
 
 // adopt finds the group name below g in every hierarchy. One that is known already stays as it is.
 func (g *Group) adopt(name string) (*Group, error) {
@@ -120,11 +128,6 @@ func (j *Job) adopt() error {
 	b := j.group.base
 	for i, h := range b.hiers {
 		j.in[i] = exists(h.Dir, j.Path())
-	}
-	for _, leaf := range []string{initDir, jobDir} {
-		if !exists(b.hiers[0].Dir, filepath.Join(j.Path(), leaf)) {
-			return fmt.Errorf("%w: there is no %s", ErrGone, filepath.Join(j.Path(), leaf))
-		}
 	}
 	var err error
 	if j.limits, j.applied, err = b.inForce(j.at, partJob); err != nil {

@@ -244,3 +244,29 @@ func TestAdoptOutOfMemory(t *testing.T) {
 		})
 	}
 }
+
+// TestAdoptOfWhatIsGone: nothing is known of the levels above it, so that they can be
+// swept and made again.
+func TestAdoptOfWhatIsGone(t *testing.T) {
+	old := openBase(t)
+	gone := placed(t, old, "s1", "gone", NoLimits(), NoLimits(), NoLimits())
+	if err := gone.Remove(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	b := successor(t, old)
+	if _, err := b.Adopt(gone.Path()); !errors.Is(err, ErrGone) {
+		t.Fatalf("Adopt() of a process whose cgroup was removed = %v; want ErrGone", err)
+	}
+	if err := b.Sweep(deadline(t)); err != nil {
+		t.Fatalf("Sweep() = %v; want nil", err)
+	}
+	again := placed(t, b, "s2", "next", NoLimits(), NoLimits(), NoLimits())
+	if err := again.Remove(deadline(t)); err != nil {
+		t.Error(err)
+	}
+	for _, g := range again.Groups() {
+		if err := g.Remove(); err != nil {
+			t.Error(err)
+		}
+	}
+}

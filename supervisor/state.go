@@ -22,8 +22,7 @@ const runSize = "size=1g,mode=0700,nr_inodes=262144"
 
 // openState prepares STATE/run: a memory file system for what must outlive the
 // daemon but not the host. As root one is mounted there unless something (a .mount
-// unit, an earlier daemon) has done so; what an earlier daemon left in it is
-// removed, since its pens have been ended.
+// unit, an earlier daemon) has done so. What an earlier daemon has left in it is adopt's.
 func (d *daemon) openState(context.Context) (func() error, error) {
 	dir := filepath.Join(d.c.State, "run")
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
@@ -39,9 +38,6 @@ func (d *daemon) openState(context.Context) (func() error, error) {
 			return nil, fmt.Errorf("cannot mount a memory file system at %q: %w; mount one there (var-lib-pinfold-run.mount), or give the daemon CAP_SYS_ADMIN", dir, err)
 		}
 	}
-	if err := d.clearRun(dir); err != nil {
-		return nil, err
-	}
 	for _, sub := range []string{"spool", "scratch"} {
 		if err := os.Mkdir(filepath.Join(dir, sub), 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 			return nil, fmt.Errorf("cannot make %q: %w", filepath.Join(dir, sub), err)
@@ -49,9 +45,6 @@ func (d *daemon) openState(context.Context) (func() error, error) {
 	}
 	if d.records, err = record.Open(d.recordDir()); err != nil {
 		return nil, err
-	}
-	if err := d.records.Clear(func(string, string) bool { return false }); err != nil {
-		return nil, fmt.Errorf("cannot remove the records of an earlier daemon: %w", err)
 	}
 	return func() error {
 		if !mine || d.stage != nil {
@@ -77,7 +70,7 @@ func (d *daemon) endState(ctx context.Context) error {
 		d.log.Warn("the stage has ended: mounts and cgroups stay as they are for the next daemon")
 		return nil
 	}
-	err = errors.Join(err, d.clearRun(filepath.Join(d.c.State, "run")))
+	err = errors.Join(err, d.clearRun(filepath.Join(d.c.State, "run"), func(string, string) bool { return false }))
 	if d.stage.Features().Rootless {
 		return err // its cgroups are removed once the stage has left them
 	}
@@ -87,8 +80,9 @@ func (d *daemon) endState(ctx context.Context) error {
 // endTime bounds what the stage may take to unmount STATE/run.
 const endTime = 5 * time.Second
 
-// clearRun unmounts and removes what lies in the scratch and spool directories.
-func (d *daemon) clearRun(dir string) error {
+// clearRun unmounts and removes what lies in the scratch and spool directories, but for
+// what keep names.
+func (d *daemon) clearRun(dir string, keep func(sub, name string) bool) error {
 	var errs []error
 	for _, sub := range []string{"scratch", "spool"} {
 		entries, err := os.ReadDir(filepath.Join(dir, sub))
@@ -100,6 +94,9 @@ func (d *daemon) clearRun(dir string) error {
 			continue
 		}
 		for _, e := range entries {
+			if keep(sub, e.Name()) {
+				continue
+			}
 			p := filepath.Join(dir, sub, e.Name())
 			d.log.Info("removing what an earlier daemon left", slog.String("path", p))
 			if mounted, err := mountedAt(p); err != nil {

@@ -68,6 +68,11 @@ type daemon struct {
 	stage    *sandbox.Stage
 	cgroups  *cgroup.Base
 	records  *record.Store
+	found    record.Found       // what an earlier daemon has left
+	adopted  []*session.Session // of it, to be served
+	lives    bool               // pens live on when this daemon ends: their records, spools and cgroups stay
+	crashed  bool               // it ends with sessions at work, as if it were killed
+	stopped  bool               // the audit record says that it has stopped
 	audit    *audit.Log
 	hasher   *audit.Hasher
 	floods   *audit.Tally
@@ -100,12 +105,15 @@ func Serve(ctx context.Context, c Config) (err error) {
 	}
 	closers := []func() error{lock.release}
 	defer func() {
+		if d.crashed {
+			return
+		}
 		for _, undo := range slices.Backward(closers) {
 			err = errors.Join(err, undo())
 		}
 	}()
 	for _, open := range []func(context.Context) (func() error, error){
-		d.openPolicy, d.openAudit, d.openCgroups, d.openState, d.openStage, d.openSocket, d.confineSelf,
+		d.readRecords, d.openPolicy, d.openAudit, d.openCgroups, d.openState, d.openStage, d.tellStart, d.adopt, d.openSocket, d.confineSelf,
 	} {
 		undo, err := open(ctx)
 		if err != nil {
@@ -226,16 +234,18 @@ func (d *daemon) openAudit(ctx context.Context) (func() error, error) {
 	}, nil
 }
 
-func (d *daemon) openCgroups(ctx context.Context) (func() error, error) {
+func (d *daemon) openCgroups(context.Context) (func() error, error) {
 	b, err := cgroup.Open(d.c.Cgroup, d.c.State)
 	if err != nil {
 		return nil, err
 	}
-	if err := b.Sweep(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("cannot end what an earlier daemon left: %w", err), b.Close())
-	}
 	d.cgroups = b
-	return b.Close, nil
+	return func() error {
+		if d.lives {
+			return nil
+		}
+		return b.Close()
+	}, nil
 }
 
 func (d *daemon) openStage(ctx context.Context) (func() error, error) {
@@ -251,15 +261,17 @@ func (d *daemon) openStage(ctx context.Context) (func() error, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.Settle(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("cannot remove what pens of an earlier daemon left: %w", err), s.Close())
-	}
 	d.stage = s
 	d.host = &session.Host{
 		Stage: s, Cgroups: d.cgroups, Audit: d.audit, Hasher: d.hasher, Floods: d.floods, Registry: session.NewRegistry(r.First, r.Count), Buffers: relay.NewBuffers(),
 		Policy: d.policy.Load, State: d.c.State, Records: d.records, Boot: record.Boot(), Started: time.Now(), Log: d.log,
 	}
-	return func() error { return errors.Join(d.endState(context.WithoutCancel(ctx)), s.Close()) }, nil
+	return func() error {
+		if d.lives {
+			return s.Close()
+		}
+		return errors.Join(d.endState(context.WithoutCancel(ctx)), s.Close())
+	}, nil
 }
 
 func (d *daemon) openSocket(context.Context) (func() error, error) {
@@ -293,12 +305,31 @@ func refusal(r *socket.RefusedError) []byte {
 	return line
 }
 
+// tellStart begins this daemon's run in the audit record.
+func (d *daemon) tellStart(context.Context) (func() error, error) {
+	d.note(audit.Subject{}, audit.DaemonStarted{
+		Version: Version(), PID: os.Getpid(), BootID: d.host.Boot, Backend: string(d.cgroups.Backend()),
+		Sessions: len(d.found.Sessions), Processes: len(d.found.Processes),
+	})
+	d.note(audit.Subject{}, *d.loaded.Load())
+	return func() error {
+		if !d.stopped {
+			d.note(audit.Subject{}, audit.DaemonStopped{Reason: "failed to start"})
+		}
+		return nil
+	}, nil
+}
+
 // serve takes connections until the end.
 func (d *daemon) serve(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	d.note(audit.Subject{}, audit.DaemonStarted{Version: Version(), PID: os.Getpid(), BootID: record.Boot(), Backend: string(d.cgroups.Backend())})
-	d.note(audit.Subject{}, *d.loaded.Load())
+	for _, s := range d.adopted {
+		d.wg.Go(func() { d.serveSession(ctx, s) })
+	}
+	for _, s := range d.adopted {
+		<-s.TakenUp()
+	}
 	d.wg.Go(func() { d.accept(ctx) })
 	if err := d.c.Ready(); err != nil {
 		d.log.Warn("cannot tell that the daemon is ready, going on", slog.Any("error", err))
@@ -306,6 +337,13 @@ func (d *daemon) serve(ctx context.Context) error {
 	d.log.Info("ready", slog.String("socket", d.c.Socket), slog.String("state", d.c.State), slog.String("cgroups", string(d.cgroups.Backend())))
 	ended := d.watch(ctx)
 	d.log.Info("ending", slog.Int("sessions", d.host.Registry.Sessions()))
+	if ended != nil {
+		// Without a stage a session can end nothing cleanly, and has no need to: pens live on.
+		// So this daemon goes as if it were killed, and the next one adopts them.
+		d.note(audit.Subject{}, audit.DaemonStopped{Reason: ended.Error()})
+		d.crashed = true
+		return ended
+	}
 	if err := d.c.Ending(); err != nil {
 		d.log.Warn("cannot tell that the daemon ends, going on", slog.Any("error", err))
 	}
@@ -320,12 +358,9 @@ func (d *daemon) serve(ctx context.Context) error {
 	for _, l := range left {
 		d.log.Error("left behind", slog.String("cgroup", l))
 	}
-	reason := "asked to end"
-	if ended != nil {
-		reason = ended.Error()
-	}
-	d.note(audit.Subject{}, audit.DaemonStopped{Reason: reason})
-	return errors.Join(ended, err, lerr)
+	d.note(audit.Subject{}, audit.DaemonStopped{Reason: "asked to end"})
+	d.lives, d.stopped = false, true
+	return errors.Join(err, lerr)
 }
 
 // watch returns when the daemon is to end: nil when it was asked to, else why.

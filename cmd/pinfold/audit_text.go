@@ -61,6 +61,10 @@ func eventWords(event audit.Event) []string {
 		return []string{named("pid", strconv.Itoa(e.PID)), plain(e.Unit)}
 	case *audit.SessionClosed:
 		return []string{plain(e.Reason)}
+	case *audit.SessionAdopted:
+		return []string{named("opened", e.OpenedAt.Local().Format("2006-01-02 15:04:05.000")), named("processes", strconv.Itoa(e.Processes))}
+	case *audit.Adopted:
+		return []string{plain(e.Process), named("pid", strconv.Itoa(e.PID)), plain(e.State), plain(e.Reason)}
 	case *audit.OperatorUse:
 		return []string{plain(e.Action), named("on", e.Target), plain(e.Process), plain(e.Signal)}
 	}
@@ -82,6 +86,8 @@ func daemonWords(event audit.Event) []string {
 		return []string{plain(e.Path), named("sha256", e.SHA256), plain(e.Err)}
 	case *audit.Flood:
 		return []string{plain(string(e.Of)), strconv.FormatInt(e.Count, 10) + " since " + clock(e.Since)}
+	case *audit.SetAside:
+		return []string{plain(e.File), named("now", e.Now), plain(e.Reason)}
 	case *audit.Gap:
 		return gapWords(e)
 	case *audit.Sealed:

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json"
+
+	"pinfold/proto"
 )
 
 // Version of the format of a File. A file of another version is not read.
@@ -60,6 +62,17 @@ func Open(path string, now time.Time, settle func(*Entry)) (*Record, *File, erro
 		}
 	}
 	if f.record, err = Restore(s, f, now); err != nil {
+		return nil, nil, err
+	}
+	return f.record, f, f.renew()
+}
+
+// Reset makes a record at path that knows of no operation before now, and says so: where
+// what an earlier daemon has left cannot be read.
+func Reset(path string, now time.Time) (*Record, *File, error) {
+	f := &File{path: path}
+	var err error
+	if f.record, err = Restore(Snapshot{Horizon: proto.TimestampOf(now)}, f, now); err != nil {
 		return nil, nil, err
 	}
 	return f.record, f, f.renew()

@@ -44,6 +44,9 @@ func Restore(s Snapshot, j Journal, now time.Time) (*Record, error) {
 		return nil, err
 	}
 	for _, e := range s.Entries {
+		if e.Outcome == proto.OutcomeNotSent {
+			continue // who knows better says that nothing of it was done
+		}
 		switch {
 		case e.ID == "" || r.entries[e.ID] != nil:
 			return nil, fmt.Errorf("cannot read the record of operations: the name %q is empty or there twice", e.ID)

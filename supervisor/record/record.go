@@ -21,7 +21,8 @@ import (
 )
 
 // Version of the format that this build writes. It grows with every change of a type of
-// this package, or of what session, sandbox and proto put into its raw values.
+// this package, of what session, sandbox and proto put into its raw values, and of what
+// ops writes beside them.
 //
 // To change the format: 1 keep the old types beside the new in a file of their own, 2 a
 // row in readers that turns them into the new, 3 Version, 4 golden files of the new
@@ -51,7 +52,6 @@ type Session struct {
 	Over      bool           `json:"over,omitzero"` // it ends
 	Grace     Nanos          `json:"grace_ns,omitzero"`
 	Tokens    jsontext.Value `json:"tokens,omitzero"` // hashes of what resumes it
-	Ops       jsontext.Value `json:"ops,omitzero"`    // what became of its operations
 }
 
 // Caller is who opened a session.
@@ -99,10 +99,13 @@ type Process struct {
 	Mark      jsontext.Value `json:"mark"` // what finds the pen again
 	Cgroup    string         `json:"cgroup"`
 	PID       int            `json:"pid"`
-	Request   string         `json:"request"` // id of the spawn; its events carry it
-	Argv      []string       `json:"argv"`    // as answers show it
+	Request   string         `json:"request"`     // id of the spawn; its events carry it
+	Op        string         `json:"op,omitzero"` // op_id of the spawn
+	Rule      string         `json:"rule"`        // that allowed it
+	Argv      []string       `json:"argv"`        // as answers show it
 	Labels    []string       `json:"labels,omitzero"`
 	PTY       bool           `json:"pty,omitzero"`
+	Stdin     bool           `json:"stdin,omitzero"` // it was started with a pipe there
 	Profile   string         `json:"profile"`
 	Workspace string         `json:"workspace"`
 	Asked     Instant        `json:"asked"`
@@ -113,6 +116,7 @@ type Process struct {
 	Stop      Stop           `json:"stop,omitzero"`
 	Exited    Instant        `json:"exited,omitzero"`  // when its end was seen; zero: it was not
 	Verdict   jsontext.Value `json:"verdict,omitzero"` // once it stands
+	Told      bool           `json:"told,omitzero"`    // the final event was sent to its owner
 }
 
 // Timeout are the times after which a process is ended; 0 is off.

@@ -258,11 +258,19 @@ func (s *Store) thin() error {
 	return errors.Join(errs...)
 }
 
+// kindOf says what a directory has records of.
+func kindOf(dir string) string {
+	if dir == opsDir {
+		return sessionDir
+	}
+	return dir
+}
+
 // Clear removes unfinished records, and every record of those ids that are not kept. It
 // is called once nothing that a record names is left but what was adopted.
 func (s *Store) Clear(keep func(kind, id string) bool) error {
 	var errs []error
-	for _, kind := range []string{sessionDir, processDir} {
+	for _, kind := range []string{sessionDir, opsDir, processDir} {
 		entries, err := os.ReadDir(filepath.Join(s.dir, kind))
 		if err != nil {
 			errs = append(errs, err)
@@ -270,7 +278,7 @@ func (s *Store) Clear(keep func(kind, id string) bool) error {
 		}
 		for _, e := range entries {
 			id, ok := strings.CutSuffix(e.Name(), suffix)
-			if ok && keep(kind, id) {
+			if ok && keep(kindOf(kind), id) {
 				continue
 			}
 			errs = append(errs, os.RemoveAll(filepath.Join(s.dir, kind, e.Name())))

@@ -38,6 +38,25 @@ func ReopenOutput(c OutputConfig) (*Output, error) {
 	return o, o.Retain()
 }
 
+// EmptyOutput is ReopenOutput for a finished process of which nothing was taken: a pen
+// that ended while there was no daemon, right after its start.
+func EmptyOutput(c OutputConfig) (*Output, error) {
+	m := marks{Cut: true, Streams: []streamMarks{{}, {}}}
+	if err := marksIn(c.Dir).write(m, os.O_CREATE); err != nil {
+		return nil, err
+	}
+	for _, name := range []proto.Stream{proto.Stdout, proto.Stderr} {
+		sp, err := openSpool(c.Dir, string(name), os.O_CREATE)
+		if err == nil {
+			err = sp.close()
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return ReopenOutput(c)
+}
+
 // Retain says that Serve has returned for good and that the owner has everything or
 // will not come. The output can be read as before, by the owner too. It holds no open
 // file while nobody reads, and is evicted when its Budget needs the room: then every

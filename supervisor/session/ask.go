@@ -144,7 +144,7 @@ func (s *Session) procStatus(p *process) proto.ProcStatus {
 		return st
 	}
 	counts := output(p.start.out.Counts())
-	st.PID, st.StartedAt, st.Profile, st.Output = p.start.pid, proto.TimestampOf(p.start.at), p.start.grant.Profile, &counts
+	st.PID, st.StartedAt, st.Profile, st.Output = p.start.pid, proto.TimestampOf(p.start.shown), p.start.grant.Profile, &counts
 	st.Age = proto.SecondsOf(time.Since(p.start.at))
 	if p.verdict != nil {
 		u := p.verdict.Usage

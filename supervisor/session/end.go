@@ -19,13 +19,19 @@ import (
 func (s *Session) term(p *process) {
 	grace := s.graceOf(p)
 	s.stopping(p, time.Now().Add(grace))
+	s.signalEnd(p)
+	p.grace = s.timer(p, grace, func() { s.step(p, GraceOver) })
+}
+
+// signalEnd sends what asks a process to end. Between the signal and its note a daemon
+// may be killed: then the next one asks again.
+func (s *Session) signalEnd(p *process) {
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGCONT} {
 		if err := p.start.proc.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
 			s.log.Warn("cannot signal the process, its grace period goes on", attrProc(p.id), attrErr(err))
 		}
 	}
 	s.rememberProcess(p, func(r *record.Process) { r.Stop.Told = true })
-	p.grace = s.timer(p, grace, func() { s.step(p, GraceOver) })
 }
 
 // killJob ends the whole job now: the main process with all others, or, once that
@@ -62,11 +68,11 @@ func (s *Session) endRest(p *process) {
 	if p.grace != nil {
 		p.grace.Stop()
 	}
-	st, linger := p.start, p.start.grant.Linger
-	if p.cause != "" {
+	st, linger := p.start, p.start.grant.Linger-time.Since(p.end.at)
+	if p.cause != "" || p.end.lost {
 		linger = 0
 	}
-	f := facts{cause: p.cause, by: p.by, scope: p.scope, end: p.end, started: st.at} // no event changes them any more
+	f := facts{cause: p.cause, by: p.by, scope: p.scope, end: p.end, started: st.at, shown: st.shown} // no event changes them any more
 	killed := p.killed
 	s.wg.Go(func() {
 		ctx := context.WithoutCancel(p.ctx)
@@ -80,10 +86,7 @@ func (s *Session) endRest(p *process) {
 		}
 		st.out.End(drainTime)
 		<-st.pumped
-		var err error
-		if f.end.usage, f.end.events, err = st.job.Figures(); err != nil {
-			s.log.Warn("cannot read usage and limit events, figures and causes may be missing", attrProc(p.id), attrErr(err))
-		}
+		s.figures(p.id, st, &f.end)
 		f.end.denies = s.denies(ctx, p.id, st)
 		f.counts = st.out.Counts()
 		v := verdict(f)
@@ -96,14 +99,28 @@ func (s *Session) endRest(p *process) {
 	})
 }
 
+// figures reads what the kernel counted. A cgroup that went while there was no daemon
+// has taken its figures along.
+func (s *Session) figures(id string, st *started, e *ending) {
+	if st.job == nil {
+		return
+	}
+	var err error
+	if e.usage, e.events, err = st.job.Figures(); err != nil {
+		s.log.Warn("cannot read usage and limit events, figures and causes may be missing", attrProc(id), attrErr(err))
+	}
+}
+
 // denies asks, now that nothing of the process runs any more, what became of denied
 // paths that did not exist at its start.
 func (s *Session) denies(ctx context.Context, id string, st *started) []sandbox.DenyEvent {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
-	all, err := st.proc.Denies(ctx)
-	if err == nil {
-		return all
+	all, err := []sandbox.DenyEvent(nil), sandbox.ErrGone
+	if st.proc != nil {
+		if all, err = st.proc.Denies(ctx); err == nil {
+			return all
+		}
 	}
 	s.log.Warn("cannot look for the denied paths, the verdict says unknown", attrProc(id), attrErr(err))
 	for _, d := range st.enforcement.Denies {
@@ -118,6 +135,9 @@ func (s *Session) denies(ctx context.Context, id string, st *started) []sandbox.
 // is empty. It returns the pids that were there before that kill.
 func (s *Session) empty(ctx, linger context.Context, p *process, st *started, exited time.Time) []int {
 	job, id := st.job, p.id
+	if job == nil {
+		return nil
+	}
 	if empty, err := job.Empty(); empty && err == nil {
 		return nil // most leave nothing behind
 	}
@@ -162,10 +182,15 @@ func (s *Session) conclude(p *process) {
 // until it is forgotten.
 func (s *Session) dismantle(id string, st *started) {
 	laps := s.newLaps(time.Now())
-	s.release(id, st.proc)
+	if st.proc != nil {
+		s.release(id, st.proc)
+	}
 	laps.Lap("teardown.pen")
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.base), releaseTime)
 	defer cancel()
+	if st.job == nil {
+		return
+	}
 	if err := st.job.Remove(ctx); err != nil {
 		s.log.Error("cannot remove the process's cgroup", attrProc(id), attrErr(err))
 	}
@@ -199,7 +224,7 @@ func (s *Session) retain(p *process) {
 		return
 	}
 	s.yield(p)
-	s.timer(p, retention, func() { s.step(p, Forgotten) })
+	s.timer(p, retention-time.Since(p.end.at), func() { s.step(p, Forgotten) })
 	kept := 0
 	for _, id := range slices.Backward(slices.Clone(s.order)) {
 		if q := s.procs[id]; q != nil && q.state == Kept {

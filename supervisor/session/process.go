@@ -72,6 +72,8 @@ type started struct {
 	enforcement sandbox.Enforcement
 	encoded     jsontext.Value // enforcement, for the answer and the record
 	at          time.Time
+	shown       time.Time // at, by the clock on the wall as it was then
+	eof         bool      // stdin was closed under an earlier daemon
 	spool       string
 	pumped      chan struct{} // closed when nothing more comes out of the pipes
 }
@@ -130,7 +132,7 @@ func (p *process) shrink() {
 	r := &proto.SpawnReq{Spawn: proto.Spawn{Cmd: brief(p.req.Cmd), Labels: p.req.Labels, PTY: p.req.PTY}}
 	r.ID = p.req.ID
 	p.req = r
-	p.start = &started{pid: st.pid, grant: &policy.Grant{Profile: st.grant.Profile}, out: st.out, at: st.at, spool: st.spool}
+	p.start = &started{pid: st.pid, grant: &policy.Grant{Profile: st.grant.Profile}, out: st.out, at: st.at, shown: st.shown, spool: st.spool}
 	p.answer, p.client = nil, nil
 }
 
@@ -219,7 +221,10 @@ func (s *Session) awaitExit(p *process, st *started) {
 	}
 	now := time.Now()
 	s.post(func() {
-		p.end.status, p.end.lost, p.end.at = status, err != nil, now
+		if p.end.at.IsZero() { // else an earlier daemon had seen it
+			p.end.at = now
+		}
+		p.end.status, p.end.lost = status, err != nil
 		s.step(p, Exited)
 	})
 }

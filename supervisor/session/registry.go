@@ -74,6 +74,28 @@ func (r *Registry) place(caller account, s *Session, q Quota) (gone *Session, er
 	return gone, nil
 }
 
+// restore counts a session of an earlier daemon and its live processes, whatever the
+// quota says now.
+func (r *Registry) restore(s *Session, live int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := r.of(s.account())
+	c.sessions++
+	c.processes += live
+	r.sessions[s.id] = s
+}
+
+// keepUID takes the dynamic uid that a session has had; false: it is none of ours now.
+func (r *Registry) keepUID(uid uint32) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if uid <= r.first || uid >= r.first+r.count || r.uids[uid] {
+		return false
+	}
+	r.uids[uid] = true
+	return true
+}
+
 func (r *Registry) of(caller account) *counts {
 	c := r.callers[caller]
 	if c == nil {

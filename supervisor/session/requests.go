@@ -89,6 +89,10 @@ func (s *Session) write(r *proto.WriteReq, c *call, answer respond) {
 		answer(proto.Answer(r, proto.Refused(r, proto.CodeProcDead, "cannot write to process: it has ended", "")), nil)
 		return
 	}
+	if p.start.eof {
+		answer(proto.Answer(r, writeReply(r, relay.ErrEOF)), nil)
+		return
+	}
 	if p.start.in == nil {
 		answer(proto.Answer(r, proto.Refused(r, proto.CodeUnsupported, "cannot write to process: its stdin is null", `spawn it with stdin_mode "pipe"`)), nil)
 		return

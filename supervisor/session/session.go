@@ -92,19 +92,15 @@ type Session struct {
 	trees trees
 	ready ready
 	noted noted[record.Session] // for the next daemon
+	found *[]Found              // what an earlier daemon has left, until it is taken up; nil: this one opened the session
+	taken chan struct{}         // closed once it is taken up
 }
 
 // New returns the connection of a new session of an admitted caller. conn is the
 // session's to close, where there is no error.
 func New(h *Host, c policy.Caller, adm *policy.Admission, o Options, conn *os.File, l Link) (*Client, error) {
-	id := proto.NewID()
-	s := &Session{
-		id: id, host: h, caller: c, adm: adm, opts: o, conn: conn, table: NewTable(),
-		log:   h.Log.With(slog.String("session", id), slog.Int("uid", int(c.UID))),
-		work:  make(chan func(), 64),
-		done:  make(chan struct{}),
-		procs: map[string]*process{}, denials: map[string]int{}, ops: newOperations(ops.New(ops.Volatile{})),
-	}
+	s := newSession(h, proto.NewID(), c, adm, o)
+	s.conn = conn
 	s.client = newClient(s, o, l)
 	if err := h.Registry.admit(s.account(), s, Quota{Sessions: adm.Quota.Sessions}); err != nil {
 		return nil, err
@@ -114,6 +110,16 @@ func New(h *Host, c policy.Caller, adm *policy.Admission, o Options, conn *os.Fi
 		return nil, err
 	}
 	return s.client, nil
+}
+
+func newSession(h *Host, id string, c policy.Caller, adm *policy.Admission, o Options) *Session {
+	return &Session{
+		id: id, host: h, caller: c, adm: adm, opts: o, table: NewTable(),
+		log:   h.Log.With(slog.String("session", id), slog.Int("uid", int(c.UID))),
+		work:  make(chan func(), 64),
+		done:  make(chan struct{}),
+		procs: map[string]*process{}, denials: map[string]int{}, ops: newOperations(ops.New(ops.Volatile{})),
+	}
 }
 
 // ID returns the session's id.
@@ -145,8 +151,12 @@ func (s *Session) account() account { return account{s.adm.Caller, s.caller.UID}
 // back in time, it was shut down, or ctx was cancelled. It returns after every
 // process of it has ended and nothing of it is left on the host.
 func (s *Session) Serve(ctx context.Context) {
-	s.note(audit.SessionOpened{Role: string(s.opts.Role), Rule: s.adm.Rule.String(), Unit: s.caller.Unit})
 	s.base = context.WithoutCancel(ctx)
+	if s.found != nil {
+		s.takeUp()
+	} else {
+		s.note(audit.SessionOpened{Role: string(s.opts.Role), Rule: s.adm.Rule.String(), Unit: s.caller.Unit})
+	}
 	stop := ctx.Done()
 	for s.over == "" || len(s.procs) > 0 {
 		select {

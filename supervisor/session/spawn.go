@@ -46,10 +46,7 @@ func (s *Session) spawn(r *proto.SpawnReq, c *call, answer respond) {
 	}
 	p := &process{id: proto.NewID(), req: r, answer: answer, client: c.from, state: Starting, asked: time.Now(), told: make(chan struct{}), concluded: make(chan struct{})}
 	p.laps = s.newLaps(p.asked)
-	p.ctx, p.stop = context.WithCancel(s.base)
-	p.launching, p.cut = context.WithCancelCause(p.ctx)
-	p.watched, p.unwatch = context.WithCancel(p.ctx)
-	p.lingering, p.hurry = context.WithCancel(p.ctx)
+	s.live(p)
 	s.procs[p.id] = p
 	s.order = append(s.order, p.id)
 	s.host.Registry.own(p.id, s)
@@ -68,6 +65,14 @@ func (s *Session) spawn(r *proto.SpawnReq, c *call, answer respond) {
 			s.step(p, Launched)
 		})
 	})
+}
+
+// live gives a process the contexts of what goes on beside it.
+func (s *Session) live(p *process) {
+	p.ctx, p.stop = context.WithCancel(s.base)
+	p.launching, p.cut = context.WithCancelCause(p.ctx)
+	p.watched, p.unwatch = context.WithCancel(p.ctx)
+	p.lingering, p.hurry = context.WithCancel(p.ctx)
 }
 
 // answerSpawn tells the client what became of its spawn. Output follows only
@@ -284,6 +289,7 @@ func (s *Session) build(ctx context.Context, p *process, g *policy.Grant, k *kin
 	}
 	p.laps.Lap("record-start")
 	st.at = time.Now()
+	st.shown = st.at
 	if err := s.noteProcess(p, st, pen.Mark()); err != nil {
 		return abort(err)
 	}
@@ -295,12 +301,10 @@ func (s *Session) build(ctx context.Context, p *process, g *policy.Grant, k *kin
 		p.begun.Store(false) // the kernel refused the program
 	}
 	if err != nil {
-		s.forgetProcess(p)
 		return nil, errors.Join(err, os.RemoveAll(st.spool))
 	}
 	st.proc = proc
 	if err := s.connect(p, st); err != nil {
-		defer s.forgetProcess(p)
 		rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime) // ctx may be what has ended
 		defer cancel()
 		return nil, errors.Join(err, job.Kill(), proc.Release(rctx), os.RemoveAll(st.spool))
@@ -385,14 +389,8 @@ func (s *Session) makeSpool(p *process) (string, error) {
 
 // connect joins the pen's pipes to the relay.
 func (s *Session) connect(p *process, st *started) error {
-	o := st.grant.Output
-	c := relay.OutputConfig{
-		Dir: st.spool, ProcID: p.id, ReqID: p.req.Base().ID, Stdout: st.proc.Stdout, Stderr: st.proc.Stderr, PTY: st.proc.PTY, Relay: st.proc.Relay,
-		Buffers: s.host.Buffers, Budget: s.host.Registry.budget(s.account(), int64(st.grant.Quota.Output)), Keep: max(int64(o.Keep), relay.MinKeep), Limit: max(int64(o.Limit), 0),
-	}
-	if o.Overflow == policy.OverflowDrop {
-		c.Overflow = relay.Drop
-	}
+	c := s.outputConfig(p, st)
+	c.Stdout, c.Stderr, c.PTY, c.Relay = st.proc.Stdout, st.proc.Stderr, st.proc.PTY, st.proc.Relay
 	out, err := relay.NewOutput(c)
 	if err != nil {
 		return fmt.Errorf("cannot relay output: %w", err)
@@ -408,6 +406,19 @@ func (s *Session) connect(p *process, st *started) error {
 		}
 	})
 	return nil
+}
+
+// outputConfig is how the output of a process is relayed, but for where it comes from.
+func (s *Session) outputConfig(p *process, st *started) relay.OutputConfig {
+	o := st.grant.Output
+	c := relay.OutputConfig{
+		Dir: st.spool, ProcID: p.id, ReqID: p.req.Base().ID,
+		Buffers: s.host.Buffers, Budget: s.host.Registry.budget(s.account(), int64(st.grant.Quota.Output)), Keep: max(int64(o.Keep), relay.MinKeep), Limit: max(int64(o.Limit), 0),
+	}
+	if o.Overflow == policy.OverflowDrop {
+		c.Overflow = relay.Drop
+	}
+	return c
 }
 
 // newInput feeds a pen's standard input; nil where it is null.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 
+	"pinfold/proto"
 	"pinfold/sandbox"
 	"pinfold/supervisor/record"
 )
@@ -112,7 +113,7 @@ func (s *Session) noteProcess(p *process, st *started, m sandbox.Mark) error {
 	g := st.grant
 	return p.noted.begin(record.Process{
 		ID: p.id, Session: s.id, Boot: s.host.Boot, Mark: mark, Cgroup: st.job.Path(), PID: st.pid,
-		Request: p.req.Base().ID, Argv: brief(p.req.Cmd), Labels: p.req.Labels, PTY: p.req.PTY != nil,
+		Request: p.req.Base().ID, Op: p.req.OpID, Rule: g.Rule.String(), Argv: brief(p.req.Cmd), Labels: p.req.Labels, PTY: p.req.PTY != nil, Stdin: p.req.PTY == nil && p.req.StdinMode != proto.StdinNull,
 		Profile: g.Profile, Workspace: st.workspace, Asked: record.At(p.asked), Begun: record.At(st.at),
 		Timeout: record.Timeout{
 			Wall: record.Nanos(g.Timeout.Wall), CPU: record.Nanos(g.Timeout.CPU),

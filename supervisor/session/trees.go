@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 
@@ -84,7 +85,11 @@ func (s *Session) scratch(ctx context.Context, name string, uid, gid uint32) (tr
 	}
 	t := tree{dir, id}
 	s.trees.made[key] = t
-	s.remember(func(r *record.Session) { r.Scratch = append(r.Scratch, record.Scratch{Name: key, UID: uid, GID: gid}) })
+	s.remember(func(r *record.Session) {
+		if !slices.ContainsFunc(r.Scratch, func(c record.Scratch) bool { return c.Name == key }) { // an adopted session has it already
+			r.Scratch = append(r.Scratch, record.Scratch{Name: key, UID: uid, GID: gid})
+		}
+	})
 	return t, nil
 }
 
@@ -168,14 +173,15 @@ func (s *Session) dropTrees(ctx context.Context) {
 	defer s.trees.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, releaseTime)
 	defer cancel()
-	for name, t := range s.trees.made {
-		err := t.dir.Close()
-		if name[:min(len(name), 6)] != "cache " {
-			err = errors.Join(err, s.host.Stage.DropScratch(ctx, name))
-		}
-		if err != nil {
-			s.log.Error("cannot remove a tree of the session", attrErr(err))
-		}
+	var errs []error
+	for _, t := range s.trees.made {
+		errs = append(errs, t.dir.Close())
+	}
+	for _, c := range s.noted.r.Scratch {
+		errs = append(errs, s.host.Stage.DropScratch(ctx, c.Name))
+	}
+	if err := errors.Join(errs...); err != nil {
+		s.log.Error("cannot remove a tree of the session", attrErr(err))
 	}
 	s.trees.made = nil
 	for _, g := range s.trees.groups {

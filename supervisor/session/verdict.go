@@ -16,6 +16,7 @@ type facts struct {
 	by      string
 	scope   string
 	started time.Time
+	shown   time.Time // started, as the clock on the wall had it
 	end     ending
 	counts  relay.Counts
 }
@@ -28,7 +29,7 @@ func verdict(f facts) *proto.Verdict {
 		Usage:     usage(f.end, f.started),
 		Output:    output(f.counts),
 		Survivors: f.end.survivors,
-		StartedAt: proto.TimestampOf(f.started), EndedAt: proto.TimestampOf(f.end.at),
+		StartedAt: proto.TimestampOf(f.shown), EndedAt: proto.TimestampOf(f.end.at),
 	}
 	for _, d := range f.end.denies {
 		v.Denies = append(v.Denies, proto.DenyEvent{Path: d.Path, Change: proto.DenyChange(d.Change)})

@@ -15,11 +15,11 @@ import (
 	"pinfold/proto/client"
 )
 
-// TestAKilledDaemonLeavesNothingUnowned: the next one on the same state ends what
-// the first could not.
+// TestAKilledDaemonLeavesNothingUnowned: the next one on the same state owns what the
+// first left, and ends it when its client does not come back.
 func TestAKilledDaemonLeavesNothingUnowned(t *testing.T) {
 	t.Parallel()
-	d := prepare(t, basic("", ""))
+	d := prepare(t, basic("    detach_ttl: 2s", shortGrace))
 	if err := d.launch(); err != nil {
 		t.Fatalf("pinfoldd = %v; want it ready\n%s", err, d.log)
 	}
@@ -42,9 +42,13 @@ func TestAKilledDaemonLeavesNothingUnowned(t *testing.T) {
 	if err := d.launch(); err != nil {
 		t.Fatalf("the next pinfoldd = %v; want it ready\n%s", err, d.log)
 	}
-	if s := procState(p.PID); s != "" && s != "Z" {
-		t.Errorf("the process that nobody owned is in state %s; want it ended before the next daemon is ready", s)
+	if s := procState(p.PID); s == "" || s == "Z" {
+		t.Errorf("the process is in state %q once the next daemon is ready; want it to go on", s)
 	}
+	eventually(t, "the process that nobody came back for has ended", func() bool {
+		s := procState(p.PID)
+		return s == "" || s == "Z"
+	})
 	if out := runOK(t, d.agent(), shell("echo well")); out != "well\n" {
 		t.Errorf("run = %q; want it well", out)
 	}

@@ -187,7 +187,8 @@ func newSlayer(t *testing.T, k killed) *slayer {
 	t.Helper()
 	under, project := agents(t)
 	fs := strings.Replace(plainFS, "      missing:", "      deny: [ \"${workspace}/none/at/all\", \"${workspace}/sub\" ]\n      missing:", 1)
-	d := prepare(t, forCaller(under, fs+shortGrace))
+	// No session waits for its client: what the next daemon adopts, it ends.
+	d := prepare(t, strings.ReplaceAll(forCaller(under, fs+shortGrace), "    profiles: [work]\n", "    profiles: [work]\n    detach_ttl: 0s\n"))
 	s := &slayer{t: t, k: k, d: d, project: project, report: filepath.Join(project, "report")}
 	s.launch()
 	s.before = s.files()
@@ -396,7 +397,12 @@ func (s *slayer) again() {
 	eventually(s.t, "all that was not started has gone, and the stage", s.settled)
 	s.checkReport()
 	s.launch()
-	for _, what := range s.left() {
+	var left []string
+	eventuallyOrNot(func() bool { // what it has adopted, it ends: see newSlayer
+		left = s.left()
+		return len(left) == 0
+	})
+	for _, what := range left {
 		s.t.Errorf("the next pinfoldd is ready, and there is %s; want nothing", what)
 	}
 	if !s.k.ready { // else the next session shows it
@@ -407,7 +413,7 @@ func (s *slayer) again() {
 }
 
 // settled reports whether no process is left but what was started and is confined, with
-// the PID 1 that holds it: and where the stage was killed not even that.
+// the PID 1 that holds it.
 func (s *slayer) settled() bool {
 	s.t.Helper()
 	procs, err := s.d.processes()
@@ -420,7 +426,7 @@ func (s *slayer) settled() bool {
 		if err != nil {
 			continue // it has just ended
 		}
-		if s.k.stage || !confined(string(b)) {
+		if !confined(string(b)) {
 			return false
 		}
 	}

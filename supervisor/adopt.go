@@ -1,0 +1,180 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"pinfold/audit"
+	"pinfold/cgroup"
+	"pinfold/proto"
+	"pinfold/sandbox"
+	"pinfold/supervisor/record"
+	"pinfold/supervisor/session"
+)
+
+// A daemon that was killed leaves its pens: each PID 1 holds what a daemon needs of it,
+// and a record says where to look. The next daemon of the same state directory takes
+// all of it over before it listens, and ends what it cannot. Until the last step here
+// nothing that was found is changed, so that a daemon that is killed in between leaves
+// to the one after it what it has found itself.
+
+const (
+	adoptAtOnce = 16               // pens that are being adopted at once
+	adoptTime   = 20 * time.Second // for one of them
+	sweepTime   = 30 * time.Second // for what is not adopted to end
+)
+
+// readRecords reads what an earlier daemon has left. It is the first thing that a start
+// does: where it cannot know what a record says, nothing is touched.
+func (d *daemon) readRecords(context.Context) (func() error, error) {
+	var err error
+	if d.found, err = record.Read(d.recordDir()); err != nil {
+		return nil, err
+	}
+	d.lives = len(d.found.Sessions)+len(d.found.Processes) > 0 // what this start cannot take over stays for the next
+	return nothing, d.found.Err()
+}
+
+// adopt takes over the sessions and processes that an earlier daemon has left, and ends
+// and removes whatever else there is of it.
+func (d *daemon) adopt(ctx context.Context) (func() error, error) {
+	d.setAside()
+	sessions := map[string]record.Session{}
+	for _, r := range d.found.Sessions {
+		if r.Boot == d.host.Boot {
+			sessions[r.ID] = r
+			continue
+		}
+		d.note(audit.Subject{Session: r.ID, Caller: r.Admission.Caller, UID: r.Caller.UID}, audit.SessionClosed{Reason: "the host has booted since"})
+	}
+	found := map[string][]session.Found{}
+	var keep []string
+	for _, f := range d.findAll(ctx, sessions) {
+		if f.Job != nil {
+			keep = append(keep, f.Job.Path())
+		}
+		found[f.Record.Session] = append(found[f.Record.Session], f)
+	}
+	sweep, cancel := context.WithTimeout(ctx, sweepTime)
+	defer cancel()
+	if err := d.cgroups.Sweep(sweep, keep...); err != nil {
+		return nil, fmt.Errorf("cannot end what an earlier daemon left: %w", err)
+	}
+	if err := d.stage.Settle(ctx); err != nil {
+		return nil, fmt.Errorf("cannot remove what pens of an earlier daemon left: %w", err)
+	}
+	if err := d.clear(sessions, found); err != nil {
+		return nil, err
+	}
+	for id, r := range sessions {
+		d.adopted = append(d.adopted, session.Restore(d.host, r, found[id]))
+	}
+	return nothing, nil
+}
+
+// setAside puts records that cannot be read out of the way. What they name is not
+// known, and so not adopted: it is ended with everything else.
+func (d *daemon) setAside() {
+	for _, b := range d.found.Broken {
+		d.log.Error("a record of an earlier daemon cannot be read, ending what it names", slog.String("file", b.File), slog.Any("error", b.Why))
+		now, err := d.records.SetAside(b)
+		if err != nil {
+			d.log.Error("cannot set a broken record aside, removing it", slog.Any("error", err))
+		}
+		d.note(audit.Subject{}, audit.SetAside{File: b.File, Now: now, Reason: b.Why.Error()})
+	}
+}
+
+// findAll looks for every process of a session that goes on.
+func (d *daemon) findAll(ctx context.Context, sessions map[string]record.Session) []session.Found {
+	var all []session.Found
+	for _, r := range d.found.Processes {
+		if _, ok := sessions[r.Session]; ok {
+			all = append(all, session.Found{Record: r})
+			continue
+		}
+		d.log.Error("a process of an earlier daemon has no session any more, ending it", slog.String("process", r.ID), slog.String("session", r.Session))
+		if len(r.Verdict) == 0 {
+			d.note(audit.Subject{Session: r.Session}, audit.Ended{Process: r.ID, Verdict: audit.Verdict{
+				Cause: string(proto.CauseLost), By: "unknown", StartedAt: r.Begun.Shown(), EndedAt: time.Now(),
+			}})
+		}
+	}
+	turns := make(chan struct{}, adoptAtOnce)
+	var wg sync.WaitGroup
+	for i := range all {
+		turns <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-turns }()
+			d.find(ctx, &all[i])
+		})
+	}
+	wg.Wait()
+	return all
+}
+
+// find looks for the pen and the cgroup of one process. A pen that is there and cannot
+// be adopted is ended.
+func (d *daemon) find(ctx context.Context, f *session.Found) {
+	log := d.log.With(slog.String("process", f.Record.ID))
+	ctx, cancel := context.WithTimeout(ctx, adoptTime)
+	defer cancel()
+	var err error
+	if f.Job, err = d.cgroups.Adopt(f.Record.Cgroup); err != nil && !errors.Is(err, cgroup.ErrGone) {
+		log.Error("cannot adopt the cgroup of a process", slog.Any("error", err))
+	}
+	if f.Why = json.Unmarshal(f.Record.Mark, &f.Mark, json.RejectUnknownMembers(true)); f.Why == nil {
+		f.Proc, f.Why = d.stage.Adopt(ctx, f.Mark)
+	}
+	if f.Proc != nil && f.Job == nil {
+		f.Why = errors.Join(errors.New("its cgroup is gone"), f.Proc.Kill(), f.Proc.Release(ctx))
+		f.Proc = nil
+	}
+	if f.Why == nil || errors.Is(f.Why, sandbox.ErrGone) && f.Job == nil {
+		return
+	}
+	if !errors.Is(f.Why, sandbox.ErrGone) {
+		log.Error("cannot adopt a pen, ending it", slog.Any("error", f.Why))
+	}
+	if f.Job == nil {
+		return // what there is of it, the sweep ends
+	}
+	if err := f.Job.KillAll(); err != nil && !errors.Is(err, cgroup.ErrGone) {
+		log.Error("cannot end a pen that is not adopted", slog.Any("error", err))
+	}
+}
+
+// clear removes what is left of sessions and processes that are not adopted: scratch
+// file systems, spools, records.
+func (d *daemon) clear(sessions map[string]record.Session, found map[string][]session.Found) error {
+	ids, trees := map[string]bool{}, map[string]bool{}
+	for id, r := range sessions {
+		for _, c := range r.Scratch {
+			trees[c.Name] = true
+		}
+		for _, f := range found[id] {
+			ids[f.Record.ID] = true
+		}
+	}
+	err := d.clearRun(filepath.Join(d.c.State, "run"), func(sub, name string) bool {
+		return sub == "scratch" && trees[name] || sub == "spool" && ids[name]
+	})
+	if err != nil {
+		return err
+	}
+	err = d.records.Clear(func(kind, id string) bool {
+		_, session := sessions[id]
+		return kind == "session" && session || kind == "process" && ids[id]
+	})
+	if err != nil {
+		return fmt.Errorf("cannot remove records of an earlier daemon: %w", err)
+	}
+	return nil
+}
