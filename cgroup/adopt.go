@@ -44,7 +44,7 @@ func Reopen(hiers []Hierarchy) (*Base, error) {
 }
 
 // Adopt opens the cgroup of a process that an earlier daemon made, with the groups of its caller and its session; path is as
-// Job.Path gave it. ErrGone: it is not there, or was not finished.
+// Job.Path gave it. ErrGone: it is not there, or was not finished; a Sweep that does not keep it removes the rest.
 //
 // Limits are read back from the kernel, and so are all counters; Caller, Session and Set put others in force as ever. What does
 // not survive a daemon is which level above had been out of memory before the process began. So where a task of the job was killed

@@ -13,9 +13,9 @@ import (
 // successor opens a base once more, as the next daemon does after the one of b was killed.
 func successor(tb testing.TB, b *Base) *Base {
 	tb.Helper()
-	next, err := Open(filepath.Base(b.v2path), tb.TempDir())
+	next, err := Reopen(b.Hierarchies())
 	if err != nil {
-		tb.Fatalf("Open() of what is there = %v; want nil", err)
+		tb.Fatalf("Reopen() = %v; want nil", err)
 	}
 	for i := range next.hiers {
 		if next.hiers[i].Dir != b.hiers[i].Dir {
