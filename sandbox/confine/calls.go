@@ -34,7 +34,7 @@ func plain() []string {
 		"epoll_create1", "epoll_ctl", "epoll_wait", "epoll_pwait", "epoll_pwait2", "poll", "ppoll", "select", "pselect6", "eventfd2",
 		"timerfd_create", "timerfd_settime", "timerfd_gettime", "inotify_init1", "inotify_add_watch", "inotify_rm_watch", "wait4", "waitid",
 		// files
-		"openat", "openat2", "open", "close", "close_range", "read", "write", "readv", "writev", "pread64", "pwrite64", "preadv", "pwritev", "lseek",
+		"close", "close_range", "read", "write", "readv", "writev", "pread64", "pwrite64", "preadv", "pwritev", "lseek",
 		"stat", "fstat", "lstat", "newfstatat", "statx", "statfs", "fstatfs", "getdents64", "readlink", "readlinkat", "access", "faccessat", "faccessat2", "getcwd",
 		"mkdir", "mkdirat", "unlink", "unlinkat", "rmdir", "rename", "renameat", "renameat2", "ftruncate", "fallocate", "fadvise64",
 		"fsync", "fdatasync", "sync_file_range", "flock", "getxattr", "fgetxattr", "fcntl", "dup", "dup2", "dup3", "pipe2", "memfd_create",
@@ -55,7 +55,10 @@ func calls() []call {
 	const namespaces = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNET
 	return append(out,
 		call{"clone", allow, []word{{0, unix.CLONE_THREAD | namespaces, []uint32{unix.CLONE_THREAD}}}}, // threads, no processes
-		call{"clone3", absent, nil},                                             // its flags lie in memory; libraries turn to clone
+		call{"clone3", absent, nil}, // its flags lie in memory; libraries turn to clone
+		call{"openat", allow, []word{opening(2)}},
+		call{"open", allow, []word{opening(1)}},
+		call{"openat2", absent, nil},                                            // its flags lie in memory; libraries turn to openat
 		call{"prlimit64", allow, []word{{0, 0, []uint32{0}}}},                   // of this process
 		call{"sendto", allow, []word{{8, 0, []uint32{0}}, {9, 0, []uint32{0}}}}, // to where the socket is connected
 		call{"prctl", allow, []word{{0, 0, []uint32{
@@ -66,4 +69,12 @@ func calls() []call {
 			unix.TCGETS, unix.TIOCGWINSZ, unix.TIOCSWINSZ, unix.TIOCINQ, unix.TIOCOUTQ, unix.TIOCGPTN,
 		}}}},
 	)
+}
+
+// opening is the condition on flags of open(2), argument n: what is opened for reading
+// alone is not truncated. Landlock lets that be done to any file before ABI 3, since it
+// looks at whether a file is open for writing.
+func opening(n int) word {
+	const cut = unix.O_TRUNC
+	return word{2 * n, unix.O_ACCMODE | cut, []uint32{unix.O_RDONLY, unix.O_WRONLY, unix.O_RDWR, unix.O_WRONLY | cut, unix.O_RDWR | cut}}
 }
