@@ -59,11 +59,9 @@ func (b *Base) Adopt(path string) (*Job, error) {
 			return nil, fmt.Errorf("cannot adopt cgroup %s: %w: there is no %s", path, ErrGone, leaf)
 		}
 	}
-	g := b.callers
-	for _, n := range names[:2] {
-		if g, err = g.adopt(n); err != nil {
-			return nil, fmt.Errorf("cannot adopt cgroup %s: %w", path, err)
-		}
+	g, err := b.adoptGroups(names[:2])
+	if err != nil {
+		return nil, fmt.Errorf("cannot adopt cgroup %s: %w", path, err)
 	}
 	j := &Job{group: g, id: names[2], in: make([]bool, len(b.hiers))}
 	if err := j.adopt(); err != nil {
@@ -74,6 +72,19 @@ func (b *Base) Adopt(path string) (*Job, error) {
 
 // Groups are the cgroups of the process's session and caller.
 func (j *Job) Groups() []*Group { return []*Group{j.group, j.group.parent} }
+
+// adoptGroups finds the group of a caller and a session. Whoever finds one that is known finds it whole.
+func (b *Base) adoptGroups(names []string) (g *Group, err error) {
+	b.adopting.Lock()
+	defer b.adopting.Unlock()
+	g = b.callers
+	for _, n := range names {
+		if g, err = g.adopt(n); err != nil {
+			return nil, err
+		}
+	}
+	return g, nil
+}
 
 // adopt finds the group name below g in every hierarchy. One that is known already stays as it is.
 func (g *Group) adopt(name string) (*Group, error) {
@@ -88,7 +99,11 @@ func (g *Group) adopt(name string) (*Group, error) {
 	if err == nil && c.Limits().Memory > 0 {
 		err = errors.Join(c.listenOOM(), c.suspect())
 	}
-	return c, err
+	if err != nil {
+		g.forget(c)
+		return nil, err
+	}
+	return c, nil
 }
 
 // reopen opens the directories of a group that are there and reads back its limits.

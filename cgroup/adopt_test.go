@@ -6,7 +6,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -24,6 +26,50 @@ func successor(tb testing.TB, b *Base) *Base {
 		next.hiers[i].made = false // the first removes it
 	}
 	return next
+}
+
+// TestAdoptAtOnce: each finds its groups whole, whoever opens them first.
+func TestAdoptAtOnce(t *testing.T) {
+	old := openBase(t)
+	caller, own := Limits{Memory: 512 << 20, Swap: -1}, Limits{Memory: 256 << 20, Swap: -1}
+	var paths []string
+	for i := range 16 {
+		paths = append(paths, placed(t, old, "s1", "p"+strconv.Itoa(i), caller, own, Limits{Memory: 64 << 20, Swap: -1}).Path())
+	}
+	b := successor(t, old)
+	jobs := make([]*Job, len(paths))
+	var wg sync.WaitGroup
+	begin := make(chan struct{})
+	for i, p := range paths {
+		wg.Go(func() {
+			<-begin
+			j, err := b.Adopt(p)
+			if err != nil {
+				t.Errorf("Adopt(%s) = %v; want nil", p, err)
+				return
+			}
+			jobs[i] = j
+			if g := j.group; b.Lacks()[ControllerMemory] == "" && (j.Limits().Memory != 64<<20 || g.Limits().Memory != own.Memory || g.parent.Limits().Memory != caller.Memory || len(j.before) != 3) {
+				t.Errorf("Adopt(%s): limits %+v, session %+v, caller %+v, %d levels watched; want them whole", p, j.Limits(), g.Limits(), g.parent.Limits(), len(j.before))
+			}
+		})
+	}
+	close(begin)
+	wg.Wait()
+	for _, j := range jobs {
+		if j == nil {
+			continue
+		}
+		if j.group != jobs[0].group {
+			t.Errorf("%s has another group than %s; want one for each directory", j.Path(), jobs[0].Path())
+		}
+		if err := j.Remove(deadline(t)); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := errors.Join(jobs[0].group.Remove(), jobs[0].group.parent.Remove(), b.Close()); err != nil {
+		t.Error(err)
+	}
 }
 
 // TestReopen: the base is found where it was, and not made where it was not.
@@ -183,6 +229,10 @@ func TestAdoptNothing(t *testing.T) {
 	if _, err := b.Adopt(j.Path()); err != nil {
 		t.Errorf("Adopt(%s) after the refused sweeps = %v; want nil", j.Path(), err)
 	}
+	if err := b.Sweep(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	placed(t, b, "s1", "p", NoLimits(), NoLimits(), NoLimits()) // in groups that were there before the sweep
 	if left, err := b.Leftovers(); err != nil || len(left) == 0 || slices.ContainsFunc(left, func(d string) bool { return strings.Contains(d, "/s9") }) {
 		t.Errorf("Leftovers() = %v, %v; want no s9", left, err)
 	}

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -33,6 +34,8 @@ type Base struct {
 	v2path      string // cgroup of the base as /proc/<pid>/cgroup shows it
 	back        string // directory of the cgroup that we moved out of; empty: not moved
 	toggled     string // file of the controllers that we switched on above the base; empty: none
+
+	adopting sync.Mutex // held while a group is opened that an earlier daemon made
 }
 
 // hier is the base's place in one hierarchy.

@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // Sweep ends every process below callers/ and removes every cgroup there, whoever made it, but those of keep and the levels above
@@ -37,7 +40,39 @@ func (b *Base) Sweep(ctx context.Context, keep ...string) error {
 			}
 		}
 	}
-	return nil
+	return b.callers.swept(kept)
+}
+
+// swept gives up the groups whose directories a sweep has removed: who asks again gets new ones.
+func (g *Group) swept(k kept) error {
+	g.mu.Lock()
+	below := slices.Collect(maps.Values(g.below))
+	g.mu.Unlock()
+	var errs []error
+	for _, c := range below {
+		errs = append(errs, c.swept(k))
+		if !k.holds(c.path) {
+			errs = append(errs, c.giveUp())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// giveUp closes what is open of a group that was removed.
+func (g *Group) giveUp() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var errs []error
+	for i := range g.dirs {
+		errs = append(errs, g.dirs[i].close())
+	}
+	if g.oomFD >= 0 {
+		errs = append(errs, wrap(unix.Close(g.oomFD), g.base.hiers[0].base, "close", g.path))
+		g.oomFD = -1
+	}
+	g.removed = true
+	g.parent.forget(g)
+	return errors.Join(errs...)
 }
 
 // kept are the paths of processes that are to stay.
