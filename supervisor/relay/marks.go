@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 
@@ -85,15 +86,27 @@ func (f marksFile) write(m marks, flags int) error {
 		page[i] = ' '
 	}
 	page[marksSize-1] = '\n'
-	file, err := os.OpenFile(f.path, os.O_WRONLY|unix.O_NOFOLLOW|flags, 0o600)
-	if err == nil {
-		_, err = file.WriteAt(page, 0)
-		err = errors.Join(err, file.Close())
-	}
-	if err != nil {
-		return fmt.Errorf("cannot write marks: %w", err)
+	if err := f.put(page, flags); err != nil {
+		return fmt.Errorf("cannot write marks %q: %w", f.path, err)
 	}
 	return nil
+}
+
+// put writes the whole file. It is on the way of every spawn, and an os.File costs
+// twice as much: the runtime tries to poll it.
+func (f marksFile) put(page []byte, flags int) error {
+	fd, err := unix.Open(f.path, unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC|flags, 0o600)
+	for errors.Is(err, unix.EINTR) {
+		fd, err = unix.Open(f.path, unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC|flags, 0o600)
+	}
+	if err != nil {
+		return os.NewSyscallError("open", err)
+	}
+	n, err := unix.Pwrite(fd, page, 0)
+	if err == nil && n < len(page) {
+		err = io.ErrShortWrite
+	}
+	return errors.Join(os.NewSyscallError("pwrite", err), os.NewSyscallError("close", unix.Close(fd)))
 }
 
 // remember writes the marks as they are now.
