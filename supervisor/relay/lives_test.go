@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"pinfold/proto"
+
+	"golang.org/x/sys/unix"
 )
 
 // world is a process whose pipes outlive daemons, and its client.
@@ -225,5 +227,53 @@ func (w *world) finish(t *testing.T, o *Output) {
 		if want := min(w.total[i], w.c.Keep); w.c.Budget == nil && size-low < want {
 			t.Errorf("Retained(%s) = %d to %d; want the last %d bytes", kind, low, size, want)
 		}
+	}
+}
+
+// TestTerminalOutlivesDaemons: what a terminal says goes through a pipe that PID 1 of
+// the pen holds, so that no byte is in a daemon alone when it is killed.
+func TestTerminalOutlivesDaemons(t *testing.T) {
+	master, slave := terminal(t)
+	mode, err := unix.IoctlGetTermios(fdOf(t, slave), unix.TCGETS)
+	if err != nil {
+		t.Fatalf("ioctl(TCGETS) = %v; want nil", err)
+	}
+	mode.Oflag &^= unix.OPOST // bytes as they are
+	if err := unix.IoctlSetTermios(fdOf(t, slave), unix.TCSETS, mode); err != nil {
+		t.Fatalf("ioctl(TCSETS) = %v; want nil", err)
+	}
+	pr, pw := nonblockPipe(t)
+	c := OutputConfig{Dir: shmDir(t), ProcID: "p", ReqID: "q", Stdout: pr, PTY: master, Relay: pw, Keep: MinKeep, Format: Format{Grouping: Batch}}
+	const total = 1 << 20
+	go func() {
+		b := fill(proto.Stdout, make([]byte, total), 0)
+		_, _ = slave.Write(b) // what is missing is seen
+	}()
+	client, lives := newChecker(Cursor{}), 0
+	for late := time.Now().Add(patience); client.cursor().Stdout < total; lives++ {
+		o, err := NewOutput(c)
+		if err != nil {
+			t.Fatalf("NewOutput() = %v; want an output", err)
+		}
+		ctx, die := context.WithTimeout(t.Context(), 5*time.Millisecond)
+		served := make(chan error, 1)
+		go func() { served <- o.Serve(ctx) }()
+		if err := o.SetCursor(client.cursor().Stdout, 0); err != nil {
+			t.Fatalf("SetCursor() = %v; want nil", err)
+		}
+		if err := o.Deliver(ctx, client); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("Deliver() = %v; want only the time to be over", err)
+		}
+		if err := <-served; !errors.Is(err, context.DeadlineExceeded) || time.Now().After(late) {
+			t.Fatalf("Serve() = %v, the client has come to %d; want %d in %v", err, client.cursor().Stdout, total, patience)
+		}
+		die()
+		if err := o.streams[0].spool.close(); err != nil { // as the kernel does when it ends a program
+			t.Fatalf("close() = %v; want nil", err)
+		}
+	}
+	client.want(t, total, 0)
+	if lives < 3 {
+		t.Errorf("lives = %d; want some to prove anything", lives)
 	}
 }
