@@ -255,7 +255,7 @@ func (j *Job) Kill() error {
 	return kill(d, name)
 }
 
-// KillAll ends the job and the first process too. Nothing calls it yet: it is for a job whose PID 1 a new daemon does not adopt.
+// KillAll ends the job and the first process too: for a pen that a new daemon does not adopt.
 func (j *Job) KillAll() error {
 	d, _, err := j.v2()
 	if err != nil {
