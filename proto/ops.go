@@ -76,13 +76,13 @@ func (d *Digest) UnmarshalText(text []byte) error {
 }
 
 // DigestOf is the digest of all fields that say what a request asks for: not of id,
-// ts, version, op_id and session_id, nor of how bytes were encoded.
+// type, ts, version, op_id and session_id, nor of how bytes were encoded.
 func DigestOf(r Named) (Digest, error) {
 	text, err := json.Marshal(r.content(), json.Deterministic(true))
 	if err != nil {
 		return Digest{}, fmt.Errorf("cannot encode the content of %s: %w", r.Kind(), err)
 	}
-	return sha256.Sum256(append([]byte(r.Kind()+"\n"), text...)), nil
+	return sha256.Sum256(text), nil
 }
 
 // OpsGetReq asks what became of a named operation of this session (ops/get/req,

@@ -107,7 +107,12 @@ func TestAWaitThatWasGivenUpIsCancelled(t *testing.T) {
 	if _, err := c.Wait(ctx, "p", 0); !errors.Is(err, context.Canceled) {
 		t.Errorf("Wait(cancelled) = %v; want context.Canceled", err)
 	}
-	if req, ok := (<-back).(*proto.Cancel); !ok || req.ReqID != wait.Base().ID {
-		t.Errorf("the peer got %+v; want the wait cancelled", req)
+	select {
+	case got := <-back:
+		if req, ok := got.(*proto.Cancel); !ok || req.ReqID != wait.Base().ID {
+			t.Errorf("the peer got %+v; want the wait cancelled", got)
+		}
+	case <-withTimeout(t).Done():
+		t.Error("the peer got nothing; want the wait cancelled")
 	}
 }

@@ -170,9 +170,6 @@ func (s *Session) settle(r proto.Named, op *operation, m proto.Message, sent fun
 	if err != nil {
 		s.log.Error("the record of an operation is not safe, answering it", slog.String("op", r.Op()), attrErr(err))
 	}
-	if len(told) == 0 && sent != nil {
-		sent()
-	}
 	for i, c := range told {
 		answer, last := m, i == len(told)-1
 		if c != op.carrier {
