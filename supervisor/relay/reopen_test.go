@@ -135,7 +135,9 @@ func TestReopenRefuses(t *testing.T) {
 // stays open or on disk.
 func TestCloseEndsReaders(t *testing.T) {
 	r := newRig(t, nil)
-	r.serve(t)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	go func() { r.served <- r.Serve(ctx) }()
 	mustWrite(t, r.out, "x\n")
 	done := make(chan error, 2)
 	rec := newRecorder(Cursor{})
@@ -145,6 +147,10 @@ func TestCloseEndsReaders(t *testing.T) {
 		done <- err
 	}()
 	rec.waitFor(t, "x\n")
+	stop()
+	if err := <-r.served; !errors.Is(err, context.Canceled) {
+		t.Fatalf("Serve() = %v; want %v", err, context.Canceled)
+	}
 	if err := r.Close(); err != nil {
 		t.Fatalf("Close() = %v; want nil", err)
 	}
