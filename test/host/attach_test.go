@@ -264,3 +264,99 @@ func TestAReaderGetsTheEndOfASession(t *testing.T) {
 		}
 	}
 }
+
+// TestOutputOfTheFinishedMakesWay at quota.output: that of who got all of it goes, the
+// oldest first, and what nobody was sent stays.
+func TestOutputOfTheFinishedMakesWay(t *testing.T) {
+	t.Parallel()
+	d := start(t, basic("    quota: { output: 2MiB }", ""))
+	writes := func(letter string, bytes int) proto.Spawn {
+		return python(fmt.Sprintf("input()\nprint(%q * %d)", letter, bytes))
+	}
+	const most = 700_000
+	left := d.enter()
+	unread := spawn(t, left.Client, writes("u", most))
+	if err := unread.Write(soon(t), []byte("\n")); err != nil {
+		t.Fatal(err)
+	}
+	_ = left.Close() // in any case before it has read that
+	c := d.dial(proto.Handshake{Proc: proto.ProcOptions{Batch: true}})
+	var ended []*client.Process
+	for _, letter := range []string{"a", "b", "c"} {
+		p := spawn(t, c, writes(letter, most))
+		if err := p.Write(soon(t), []byte("\n")); err != nil {
+			t.Fatal(err)
+		}
+		if out, _, v := output(t, p); len(out) != most+1 || v.Output.Dropped != 0 {
+			t.Fatalf("%d bytes of %s, %+v; want all of them", len(out), letter, v.Output)
+		}
+		ended = append(ended, p)
+	}
+	lost := 0
+	for i, p := range ended {
+		p := attach(t, c, p.ID, client.Offsets{})
+		e, err := p.Next(soon(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e.Gap != nil {
+			lost++
+		}
+		if gone := e.Gap != nil; i == 0 && !gone || i == 2 && gone {
+			t.Errorf("process %d of 3 at quota.output: its output is gone: %t; want the oldest gone and the last kept", i, gone)
+		}
+		output(t, p)
+	}
+	left = d.back(left, proto.Handshake{})
+	out, _, v := output(t, attach(t, left.Client, unread.ID, client.Offsets{}))
+	if len(out) != most+1 || v.Output.Dropped != 0 {
+		t.Errorf("%d bytes, %+v of what its owner had not read (%d of 3 others are gone); want all %d", len(out), v.Output, lost, most+1)
+	}
+}
+
+// TestAStalledReaderOfWhatIsForgotten is told what it cannot have any more, and the end.
+func TestAStalledReaderOfWhatIsForgotten(t *testing.T) {
+	t.Parallel()
+	d := start(t, "")
+	c := d.dial(proto.Handshake{Proc: proto.ProcOptions{Batch: true}})
+	p := spawn(t, c, python("input()\nfor i in range(500000): print('out', i)"))
+	w := d.connect()
+	w.hello(`,"role":"operator","proc":{"data":"object"}`)
+	w.ask("proc/attach/req", "a", `,"proc_id":"`+p.ID+`"`)
+	w.answerTo("a")
+	if err := p.Write(soon(t), []byte("\n")); err != nil {
+		t.Fatal(err)
+	}
+	out, _, v := output(t, p) // the reader takes nothing meanwhile
+	began := time.Now()
+	if err := c.Shutdown(soon(t), 0); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("the session ended %s after it was asked to; want it not to wait for a reader", took)
+	}
+	at, gaps := int64(0), 0
+	final := w.until("the final event", func(f frame) bool {
+		m, err := proto.DecodeAnswer([]byte(f.raw))
+		e, ok := m.(*proto.ReadEvent)
+		switch {
+		case err != nil || !ok:
+			t.Fatalf("%s = %v; want an event", clip(f.raw), err)
+		case e.Final():
+			return true
+		case e.Offset != at:
+			t.Fatalf("%s begins at %d; want %d", clip(f.raw), e.Offset, at)
+		case e.Gap != nil:
+			gaps++
+			at = e.Gap.To
+		case string(e.Data.Text) != out[at:at+int64(len(e.Data.Text))]:
+			t.Fatalf("%s at %d is not what was written", clip(f.raw), at)
+		default:
+			at += int64(len(e.Data.Text))
+		}
+		return false
+	})
+	if gaps != 1 || at != int64(v.Output.Stdout) {
+		t.Errorf("the reader came to %d with %d gaps, then %s; want %d, the last of it as a gap", at, gaps, clip(final.raw), v.Output.Stdout)
+	}
+}

@@ -471,3 +471,76 @@ func TestAClientThatOnlyEndsSending(t *testing.T) {
 		t.Errorf("the connection ended after %s; want it at the end of the process, not of detach_ttl", took)
 	}
 }
+
+// TestASpawnWhoseAnswerWasLost is sent again with its name over the next connection: one
+// process, known by its answer, and all of its output.
+func TestASpawnWhoseAnswerWasLost(t *testing.T) {
+	t.Parallel()
+	d := start(t, "")
+	m := d.enter()
+	s := shell("echo once; read x")
+	s.OpID = "one"
+	lost := spawn(t, m.Client, s)
+	_ = m.Close()
+	m = d.back(m, proto.Handshake{})
+	again := spawn(t, m.Client, s)
+	if again.ID != lost.ID || !again.Spawned.Repeated {
+		t.Errorf("the spawn that was sent again gave %+v; want process %s, repeated", again.Spawned, lost.ID)
+	}
+	p := attach(t, m.Client, again.ID, client.Offsets{})
+	await(t, p, "once\n")
+	if err := p.CloseStdin(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, v := output(t, p); v.Cause != proto.CauseExited {
+		t.Errorf("verdict = %+v; want exited", v)
+	}
+	if l, err := m.List(soon(t), ""); err != nil || len(l) != 1 {
+		t.Errorf("List() = %+v, %v; want one process", l, err)
+	}
+}
+
+// TestManyComeBackAtOnce: connections take one session from each other; one has it in the
+// end, and everything adds up.
+func TestManyComeBackAtOnce(t *testing.T) {
+	t.Parallel()
+	d := start(t, "")
+	m := d.enter()
+	p := spawn(t, m.Client, shell("while read x; do echo $x; done"))
+	type result struct {
+		c   *client.Client
+		err error
+	}
+	got := make(chan result)
+	const tries = 20
+	for range tries {
+		go func() {
+			c, _, err := client.Resume(t.Context(), d.sock, &proto.Handshake{}, m.id, m.token)
+			if err == nil {
+				_, err = c.Attach(t.Context(), p.ID, client.Offsets{})
+			}
+			got <- result{c, err}
+		}()
+	}
+	here := 0
+	for range tries {
+		r := <-got
+		if r.c == nil {
+			t.Errorf("Resume() = %v; want the session, for a while", r.err)
+			continue
+		}
+		defer func() { _ = r.c.Close() }()
+		if r.err == nil && r.c.Err() == nil {
+			here++
+		}
+	}
+	m = d.back(m, proto.Handshake{})
+	q := attach(t, m.Client, p.ID, client.Offsets{})
+	if err := q.Write(soon(t), []byte("still\n")); err != nil {
+		t.Fatal(err)
+	}
+	await(t, q, "still\n")
+	if here == 0 {
+		t.Error("nobody of those that came back had the session when all were done; want the last")
+	}
+}

@@ -29,6 +29,8 @@ func TestAnotherSessionsProcessIsLikeOneThatNeverWas(t *testing.T) {
 		{"proc/wait/req", `,"timeout_ms":10`},
 		{"proc/stats/req", ""},
 		{"proc/resize/req", `,"rows":3,"cols":3`},
+		{"proc/attach/req", ""},
+		{"proc/attach/req", `,"stdout_from":1000000000`},
 	} {
 		answers := make([]string, 0, 3)
 		for j, id := range []string{never, p.ID, ended.ID} {
