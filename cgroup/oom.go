@@ -23,10 +23,10 @@ func (j *Job) Events() (Events, error) {
 	return j.events(&u)
 }
 
-// Figures is Usage and Events at once; what both tell is read once.
+// Figures is Usage and Events at once of a job in which nothing runs any more: without what is used at the moment.
 func (j *Job) Figures() (Usage, Events, error) {
-	u, err := j.Usage()
-	if err != nil {
+	u, b := noUsage(), j.group.base
+	if err := errors.Join(u.readCPU(b, j.at), u.readPeak(b, j.at), u.readIO(b, j.at)); err != nil {
 		return u, Events{}, err
 	}
 	e, err := j.events(&u)

@@ -27,9 +27,13 @@ func (j *Job) Usage() (Usage, error) {
 
 // usage reads all figures; those whose file is missing stay −1.
 func (b *Base) usage(at find) (Usage, error) {
-	u := Usage{CPUUser: -1, CPUSystem: -1, Throttled: -1, ThrottledRuns: -1, Memory: -1, MemoryPeak: -1, Swap: -1, Pids: -1, IORead: -1, IOWritten: -1}
+	u := noUsage()
 	err := errors.Join(u.readCPU(b, at), u.readMemory(b, at), u.readPids(b, at), u.readIO(b, at))
 	return u, err
+}
+
+func noUsage() Usage {
+	return Usage{CPUUser: -1, CPUSystem: -1, Throttled: -1, ThrottledRuns: -1, Memory: -1, MemoryPeak: -1, Swap: -1, Pids: -1, IORead: -1, IOWritten: -1}
 }
 
 // readCPU takes times from cpu.stat of the v2 tree, which is there without the controller too (Linux 4.15), and throttling from
@@ -69,21 +73,37 @@ func (u *Usage) readMemory(b *Base, at find) error {
 		return nil
 	}
 	switch b.host.home[ControllerMemory] {
-	case homeV2: // memory.peak: Linux 5.19
+	case homeV2:
 		return errors.Join(
+			u.readPeak(b, at),
 			figure(&u.Memory, d, filepath.Join(name, "memory.current")),
-			figure(&u.MemoryPeak, d, filepath.Join(name, "memory.peak")),
 			figure(&u.Swap, d, filepath.Join(name, "memory.swap.current")))
 	case homeV1:
 		both := Bytes(-1)
 		err := errors.Join(
+			u.readPeak(b, at),
 			figure(&u.Memory, d, filepath.Join(name, "memory.usage_in_bytes")),
-			figure(&u.MemoryPeak, d, filepath.Join(name, "memory.max_usage_in_bytes")),
 			figure(&both, d, filepath.Join(name, "memory.memsw.usage_in_bytes")))
 		if both >= 0 {
 			u.Swap = max(both-u.Memory, 0)
 		}
 		return err
+	case homeNone:
+	}
+	return nil
+}
+
+// readPeak reads the most memory that was used at once; memory.peak: Linux 5.19.
+func (u *Usage) readPeak(b *Base, at find) error {
+	d, name, ok := at(ControllerMemory)
+	if !ok {
+		return nil
+	}
+	switch b.host.home[ControllerMemory] {
+	case homeV2:
+		return figure(&u.MemoryPeak, d, filepath.Join(name, "memory.peak"))
+	case homeV1:
+		return figure(&u.MemoryPeak, d, filepath.Join(name, "memory.max_usage_in_bytes"))
 	case homeNone:
 	}
 	return nil

@@ -178,7 +178,7 @@ func (s *Stage) read(cmd *exec.Cmd) {
 	buf := make([]byte, stagewire.MaxInline)
 	var cause error
 	for {
-		m, files, err := stagewire.Receive(s.conn, buf)
+		m, fds, err := stagewire.Receive(s.conn, buf)
 		if err != nil {
 			if !errors.Is(err, io.EOF) && !errors.Is(err, os.ErrClosed) && !errors.Is(err, syscall.ECONNRESET) {
 				cause = fmt.Errorf("cannot read from the stage: %w", err)
@@ -190,10 +190,10 @@ func (s *Stage) read(cmd *exec.Cmd) {
 		delete(s.pending, m.ID)
 		s.mu.Unlock()
 		if c == nil {
-			linux.CloseAll(files...)
+			linux.CloseNumbers(fds...)
 			continue
 		}
-		c <- answer{m, files}
+		c <- answer{m, linux.Files(fds)}
 	}
 	linux.CloseAll(s.conn)
 	s.ended = errors.Join(cmd.Wait(), cause)
@@ -214,11 +214,23 @@ func dropAnswer(a answer) { linux.CloseAll(a.files...) }
 // ask sends one request and waits for its answer, whose body goes to out. The
 // descriptors in the answer become the caller's.
 func (s *Stage) ask(ctx context.Context, op stagewire.Op, body, out any, l late, files ...*os.File) ([]*os.File, error) {
+	c, err := s.send(op, body, files...)
+	if err != nil {
+		return nil, err
+	}
+	return c.wait(ctx, out, l)
+}
+
+// call is a request that was sent.
+type call chan answer
+
+// send sends one request, whose answer is to be waited for.
+func (s *Stage) send(op stagewire.Op, body any, files ...*os.File) (call, error) {
 	b, err := stagewire.Marshal(body)
 	if err != nil {
 		return nil, fmt.Errorf("cannot ask the stage to %s: %w", op, err)
 	}
-	c := make(chan answer, 1)
+	c := make(call, 1)
 	s.mu.Lock()
 	if s.pending == nil {
 		s.mu.Unlock()
@@ -237,6 +249,11 @@ func (s *Stage) ask(ctx context.Context, op stagewire.Op, body, out any, l late,
 		}
 		return nil, fmt.Errorf("cannot ask the stage to %s: %w", op, err)
 	}
+	return c, nil
+}
+
+// wait takes the answer. One that comes after ctx has ended goes to l.
+func (c call) wait(ctx context.Context, out any, l late) ([]*os.File, error) {
 	select {
 	case a, ok := <-c:
 		if !ok {

@@ -63,10 +63,10 @@ type Launched struct {
 	InitPid     int         `json:"init_pid"`
 	InitUID     uint32      `json:"init_uid,omitzero"` // what PID 1 is to have become once the target runs; 0: cannot be told apart
 	Pid         int         `json:"pid"`
-	Enforcement Enforcement `json:"enforcement"`
-	Mark        Mark        `json:"mark"`          // without Enforcement
-	Laps        []Lap       `json:"laps,omitzero"` // where Command.Timed asked for them
-	Files       []string    `json:"files"`         // what each descriptor is: init, target, status, stdin, stdout, stderr, pty, relay, gate
+	Enforcement Enforcement `json:"enforcement,omitzero"` // not with what a prepared pen's command is answered
+	Mark        Mark        `json:"mark,omitzero"`        // without Enforcement, and likewise
+	Laps        []Lap       `json:"laps,omitzero"`        // where Command.Timed asked for them
+	Files       []string    `json:"files"`                // what each descriptor is: init, target, status, stdin, stdout, stderr, pty, relay, gate
 }
 
 // The descriptors of a Launched.
@@ -98,13 +98,13 @@ func (s *Stage) Launch(ctx context.Context, conn *os.File, spec Spec, attach []*
 	if err != nil {
 		return nil, err
 	}
-	return s.pen(ctx, spec, l, files)
+	return s.pen(ctx, spec, l, files, FileGate)
 }
 
-// pen takes over what was launched.
-func (s *Stage) pen(ctx context.Context, spec Spec, l Launched, files []*os.File) (p *Pen, err error) {
+// pen takes over what was built, which has these descriptors beside those of any pen.
+func (s *Stage) pen(ctx context.Context, spec Spec, l Launched, files []*os.File, also ...string) (p *Pen, err error) {
 	p = &Pen{stage: s, id: l.Pen, InitPid: l.InitPid, initUID: l.InitUID, Pid: l.Pid, Enforcement: l.Enforcement, Laps: l.Laps, mark: l.Mark, program: spec.Command.Program}
-	p.files, err = byName(l.Files, files, FileInit, FileTarget, FileStatus, FileStdout, FileGate)
+	p.files, err = byName(l.Files, files, append(also, FileInit, FileTarget, FileStatus, FileStdout)...)
 	if err == nil && s.v2() != "" {
 		p.job = filepath.Join(s.v2(), spec.Site.Cgroup, "job")
 	}

@@ -153,24 +153,25 @@ func (c *compiler) clone() {
 }
 
 // hold is PID 1 beside the target and after it. Nothing that it still has to do needs a
-// right: it gives up its ids, its capabilities and the files of its job at once, whatever
-// time passes until the target's exec; then all but the far ends of the streams and the
-// status socket. It reports, and reaps until released.
+// right: it gives up its ids, its capabilities, the files of its job and nearly every
+// system call at once, whatever time passes until the target's exec; then all but the far
+// ends of the streams and the status socket. It reports, and reaps until released.
 func (c *compiler) hold() {
 	c.Call("close", []image.Arg{image.Int(image.FDAliveWrite)})
 	c.closeRange(image.FDRuleset, image.FDGate2)
 	c.closeRange(image.FDCanary, image.FDPeer-1)
 	c.ids(image.RegInitUID, image.RegInitGID)
-	c.Call("read", []image.Arg{image.Int(image.FDAliveRead), image.Spare(), image.Int(1)}, image.Want(0))
-	c.Test(image.RegFail, image.Unless(0, "failed"))
-	c.Test(image.RegReady, image.Unless(1, "failed"))
-	c.closeRange(0, image.FDStatus-1)
-	c.Call("munmap", []image.Arg{image.CommandArea(), image.Int(image.MaxCommand)})
+	c.closeRange(0, image.FDStderr)
 	c.Call("signalfd4", []image.Arg{
 		image.Int(-1), image.Quads("[SIGCHLD]", 1<<(unix.SIGCHLD-1)), image.Int(8),
 		image.Named(unix.SFD_CLOEXEC|unix.SFD_NONBLOCK, "SFD_CLOEXEC|SFD_NONBLOCK"),
 	}, image.Want(image.FDSignals))
 	c.Seccomp(image.HolderFilter(), "PID 1")
+	c.Call("read", []image.Arg{image.Int(image.FDAliveRead), image.Spare(), image.Int(1)}, image.Want(0))
+	c.Test(image.RegFail, image.Unless(0, "failed"))
+	c.Test(image.RegReady, image.Unless(1, "failed"))
+	c.Call("close", []image.Arg{image.Int(image.FDAliveRead)})
+	c.Call("munmap", []image.Arg{image.CommandArea(), image.Int(image.MaxCommand)})
 	c.report(image.StartedRecord(), image.StartedSize)
 	c.loop()
 	c.Label("failed")

@@ -428,10 +428,14 @@ func (p *pen) start(tb testing.TB) launch.Started {
 	return s
 }
 
-// waiting wants the target at its last gate.
+// waiting wants the target confined, and then at its last gate.
 func (p *pen) waiting(tb testing.TB) {
 	tb.Helper()
-	switch r := p.next(tb).(type) {
+	r := p.next(tb)
+	if _, ok := r.(launch.Confined); ok {
+		r = p.next(tb)
+	}
+	switch r := r.(type) {
 	case launch.Waiting:
 	case launch.Failed:
 		tb.Fatalf("step %d %s of %s: %v", r.Step, p.prog.Step(r.Step), p.prog.Where(r.Step), r.Errno)
@@ -440,12 +444,17 @@ func (p *pen) waiting(tb testing.TB) {
 	}
 }
 
-// failed returns the failed step, behind a Waiting record if there is one.
+// failed returns the failed step, behind what the target said on its way there.
 func (p *pen) failed(tb testing.TB) launch.Failed {
 	tb.Helper()
 	r := p.next(tb)
-	if _, ok := r.(launch.Waiting); ok {
-		r = p.next(tb)
+	for {
+		switch r.(type) {
+		case launch.Confined, launch.Waiting:
+			r = p.next(tb)
+			continue
+		}
+		break
 	}
 	f, ok := r.(launch.Failed)
 	if !ok {

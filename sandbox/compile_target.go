@@ -45,7 +45,11 @@ func (c *compiler) target() {
 	c.restrict()
 	c.seccomp()
 
-	// 6. The command; program and directory as this user reaches them inside the view.
+	// 6. Signals. From here on nothing that confines it changes any more.
+	c.Call("rt_sigprocmask", []image.Arg{image.Named(unix.SIG_SETMASK, "SIG_SETMASK"), image.Quads("[]", 0), image.Null(), image.Int(8)})
+	c.announce(image.RecordConfined, image.ConfinedSize)
+
+	// 7. The command; program and directory as this user reaches them inside the view.
 	size := 8 * image.Commanded
 	c.Call("read", []image.Arg{image.Int(image.FDGate1), image.Address(image.RegPath), image.Int(size)}, image.Want(size))
 	c.Call("openat", []image.Arg{atCWD, image.Value(image.RegPath), openPath, image.Int(0)}, image.Want(image.FDProgram))
@@ -54,12 +58,8 @@ func (c *compiler) target() {
 	}, image.Want(image.FDDir))
 	c.Call("fchdir", []image.Arg{image.Int(image.FDDir)})
 
-	// 7. Signals, the last gate, the exec.
-	c.Call("rt_sigprocmask", []image.Arg{image.Named(unix.SIG_SETMASK, "SIG_SETMASK"), image.Quads("[]", 0), image.Null(), image.Int(8)})
-	if c.b.Announce == On {
-		c.Set(image.RegWaiting, image.Int(image.RecordWaiting))
-		c.report(image.Address(image.RegWaiting), image.WaitingSize)
-	}
+	// 8. The last gate, the exec.
+	c.announce(image.RecordWaiting, image.WaitingSize)
 	c.gate(image.FDGate2)
 	c.Set(image.RegReady, image.Int(1))
 	c.Test(image.RegScript, image.If(1, "script"))
@@ -69,6 +69,14 @@ func (c *compiler) target() {
 	}) // Linux 3.19
 	c.Label("script")
 	c.Call("execve", []image.Arg{image.Value(image.RegPath), image.Value(image.RegArgv), image.Value(image.RegEnvp)})
+}
+
+// announce says how far the target has come, to whoever looks at it there.
+func (c *compiler) announce(kind, size int) {
+	if c.b.Announce == On {
+		c.Set(image.RegWaiting, image.Int(kind))
+		c.report(image.Address(image.RegWaiting), size)
+	}
 }
 
 // ids takes the ids in two registers for good: no other groups, no capability in

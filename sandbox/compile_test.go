@@ -117,7 +117,7 @@ func TestCompileRefuses(t *testing.T) {
 		{"deny upwards", nil, Build{DenyMounts: []DenyMount{{From: 0, Path: ".."}}}, `denied path ".." below a mount is not one name`},
 		{"deny of the root", nil, Build{DenyMounts: []DenyMount{{From: FromView, Path: "/"}}}, `denied path "/" is not`},
 		{"a filter without the canary's refusal", nil, Build{Filter: smallFilter()[3:4]}, "the filter answers 0x7fff0000 to add_key"},
-		{"a filter against a later step", nil, Build{Filter: smallFilter()[4:]}, "the filter answers 0x50001 to read"},
+		{"a filter against a later step", nil, Build{Filter: smallFilter()[4:]}, "the filter answers 0x50001 to rt_sigprocmask"},
 		{"a rule inside an empty tmpfs", func(p *Profile) {
 			p.Landlock.Rules = []Rule{{Path: "/tmp/x", Access: "r"}}
 		}, Build{LandlockABI: 1}, "rule on /tmp/x lies inside private /tmp, which begins empty"},

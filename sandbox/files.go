@@ -24,8 +24,8 @@ func IdentityOf(f *os.File) (Identity, error) {
 
 // MountFacts are which mount a file was reached by, and what that mount lets do.
 type MountFacts struct {
-	ID    uint64
-	Flags int64
+	ID    uint64 `json:"id"`
+	Flags int64  `json:"flags"`
 }
 
 // MountOf returns the facts of an open file's mount.

@@ -16,55 +16,66 @@ var ErrStale = errors.New("the prepared pen is not what would be built now")
 // Prepared is a pen whose target waits for its command, with all that confines it in
 // force. It ends in exactly one of Launch and Abort.
 type Prepared struct {
-	stage *Stage
-	id    uint64
-	spec  Spec // without its command
+	pen  *Pen // without its last gate
+	call call // the request that gives it its command
 }
 
 // Prepare builds a pen beforehand. The rules are those of Launch; spec.Command is not
 // looked at.
 func (s *Stage) Prepare(ctx context.Context, conn *os.File, spec Spec, attach []*os.File) (*Prepared, error) {
 	spec.Command = Command{}
-	var q stagewire.Pen
-	files, err := s.build(ctx, stagewire.OpPrepare, spec, nil, &q, s.forsake, append([]*os.File{conn}, attach...))
-	linux.CloseAll(files...)
+	var l Launched
+	files, err := s.build(ctx, stagewire.OpPrepare, spec, nil, &l, s.abandon, append([]*os.File{conn}, attach...))
 	if err != nil {
 		return nil, err
 	}
-	return &Prepared{stage: s, id: q.Pen, spec: spec}, nil
-}
-
-// forsake ends a pen whose preparation nobody waits for any more.
-func (s *Stage) forsake(a answer) {
-	defer linux.CloseAll(a.files...)
-	var q stagewire.Pen
-	if decodeAnswer(a.m, &q) != nil {
-		return // it was not prepared
-	}
-	// The only failure left is a stage that is gone, and then so is the pen.
-	_ = (&Prepared{stage: s, id: q.Pen}).Abort(context.Background())
-}
-
-// Launch gives p its command and brings the target to its last gate, as Stage.Launch
-// does. ErrStale: what would be built now is not what was built. After any error p is
-// gone.
-func (p *Prepared) Launch(ctx context.Context, c Command) (*Pen, error) {
-	command, err := stagewire.Marshal(c)
+	p, err := s.pen(ctx, spec, l, files)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("cannot ask the stage to launch: %w", err), p.Abort(ctx))
+		return nil, err
 	}
-	defer clear(command) // may hold secrets
+	return &Prepared{pen: p}, nil
+}
+
+// Enforcement is what the kernel showed of the pen.
+func (p *Prepared) Enforcement() Enforcement { return p.pen.Enforcement }
+
+// Send gives p its command, which the client of conn asked for. seen is what the command
+// rests on; nil: it was looked at just now. Launch waits for what comes of it. After an
+// error p is gone.
+func (p *Prepared) Send(ctx context.Context, conn *os.File, c Command, seen *Seen) error {
+	q := stagewire.Command{Pen: p.pen.id}
+	var err error
+	if q.Command, err = stagewire.Marshal(c); err == nil && seen != nil {
+		q.Seen, err = stagewire.Marshal(seen)
+	}
+	defer clear(q.Command) // may hold secrets
+	if err == nil {
+		p.call, err = p.pen.stage.send(stagewire.OpCommand, q, conn)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("cannot give a prepared pen its command: %w", err), p.Abort(context.WithoutCancel(ctx)))
+	}
+	p.pen.program = c.Program
+	return nil
+}
+
+// Launch brings the target, whose command was sent, to its last gate, as Stage.Launch
+// does. ErrStale: what the command rests on is not what is found now, or what would be
+// built now is not what was built. After any error p is gone.
+func (p *Prepared) Launch(ctx context.Context) (*Pen, error) {
 	var l Launched
-	files, err := p.stage.ask(ctx, stagewire.OpCommand, stagewire.Command{Pen: p.id, Command: command}, &l, p.stage.abandon)
+	files, err := p.call.wait(ctx, &l, p.pen.stage.abandon)
 	if err != nil {
 		return nil, errors.Join(err, p.Abort(context.WithoutCancel(ctx)))
 	}
-	spec := p.spec
-	spec.Command = c
-	return p.stage.pen(ctx, spec, l, files)
+	named, err := byName(l.Files, files, FileGate)
+	if err != nil || len(files) != 1 {
+		linux.CloseAll(files...)
+		return nil, errors.Join(fmt.Errorf("cannot launch: the stage sent %d descriptors, not the last gate", len(files)), err, p.Abort(context.WithoutCancel(ctx)))
+	}
+	p.pen.files[FileGate], p.pen.Laps = named[FileGate], l.Laps
+	return p.pen, nil
 }
 
 // Abort ends the pen; nothing of it is left when Abort returns nil.
-func (p *Prepared) Abort(ctx context.Context) error {
-	return (&Pen{stage: p.stage, id: p.id}).Abort(ctx)
-}
+func (p *Prepared) Abort(ctx context.Context) error { return p.pen.Abort(ctx) }

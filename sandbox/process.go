@@ -20,7 +20,7 @@ import (
 )
 
 // Pen is a pen whose target waits at the last gate. It ends in exactly one of
-// Start and Abort.
+// Start, Open and Abort.
 type Pen struct {
 	Enforcement Enforcement // what the kernel showed at the gate
 	InitPid     int         // PID 1 of the pen, as this process sees it
@@ -39,19 +39,38 @@ type Pen struct {
 // Start opens the gate and returns once the target's program runs. If the exec
 // fails, the error is a *StepError and nothing is left of the pen.
 func (p *Pen) Start(ctx context.Context) (*Process, error) {
-	if err := p.open(); err != nil {
-		return nil, errors.Join(err, p.Abort(context.WithoutCancel(ctx)))
+	q, err := p.Open(ctx)
+	if err != nil {
+		return nil, err
 	}
-	q, err := p.process()
+	if err := p.Started(ctx, q); err != nil {
+		return nil, err
+	}
+	return q, nil
+}
+
+// Open opens the gate. What comes of it Started waits for, which must follow.
+func (p *Pen) Open(ctx context.Context) (*Process, error) {
+	err := p.open()
+	var q *Process
+	if err == nil {
+		q, err = p.process()
+	}
 	if err != nil {
 		return nil, errors.Join(err, p.Abort(context.WithoutCancel(ctx)))
 	}
+	return q, nil
+}
+
+// Started waits until the program of q, which Open gave, runs. After an error nothing is
+// left of the pen.
+func (p *Pen) Started(ctx context.Context, q *Process) error {
 	r, from, err := q.next(ctx, linux.Receive)
 	if err == nil {
 		switch r := r.(type) {
 		case launch.Started:
 			if err = p.dropped(from); err == nil {
-				return q, nil
+				return nil
 			}
 		case launch.Failed:
 			err = p.stepError(context.WithoutCancel(ctx), r)
@@ -59,7 +78,7 @@ func (p *Pen) Start(ctx context.Context) (*Process, error) {
 			err = fmt.Errorf("cannot start: PID 1 of the pen sent %T", r)
 		}
 	}
-	return nil, errors.Join(err, q.end(context.WithoutCancel(ctx)))
+	return errors.Join(err, q.end(context.WithoutCancel(ctx)))
 }
 
 // open lets the target through its last gate. The stage has ended every pen that was
@@ -193,7 +212,7 @@ func (p *Process) next(ctx context.Context, receive func(*os.File, []byte) (linu
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot read the record of PID 1: %w", err)
 	}
-	linux.CloseAll(m.Files...)
+	linux.CloseNumbers(m.FDs...)
 	r, err := launch.DecodeRecord(m.Data)
 	return r, m.Cred, err
 }

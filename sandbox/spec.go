@@ -3,7 +3,10 @@
 // is in force. It never decides what a command may do and never moves its bytes.
 package sandbox
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Bytes is a size in bytes.
 type Bytes int64
@@ -312,6 +315,19 @@ type Looked struct {
 	Programs []Fact `json:"programs"`
 	Dir      Fact   `json:"dir"`
 	Under    []Fact `json:"under"`
+}
+
+// Same reports whether two looks found the same.
+func (l Looked) Same(o Looked) bool {
+	return l.Dir == o.Dir && slices.Equal(l.Programs, o.Programs) && slices.Equal(l.Under, o.Under)
+}
+
+// Seen is what an earlier look found. A command that rests on it goes to a prepared pen
+// only if a look finds the same once more.
+type Seen struct {
+	Request LookRequest `json:"request"`
+	Looked  Looked      `json:"looked"`
+	Mount   MountFacts  `json:"mount"` // of Looked.Dir, where it was found
 }
 
 // Status is what PID 1 of a pen reports at the end of its target.

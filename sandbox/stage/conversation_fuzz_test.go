@@ -90,7 +90,7 @@ func (h *hostile) answers(tb testing.TB, want map[uint64]int) {
 	tb.Helper()
 	for len(want) > 0 {
 		m, files, err := stagewire.Receive(h.conn, h.buf)
-		linux.CloseAll(files...)
+		linux.CloseNumbers(files...)
 		if err != nil {
 			tb.Fatalf("answer = %v; want one for each of %v", err, want)
 		}

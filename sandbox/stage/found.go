@@ -69,7 +69,7 @@ func (f *finder) find(ctx context.Context, m *sandbox.Mark) (*found, error) {
 	}
 	if err == nil {
 		h.add(sandbox.FileStatus, status)
-		err = f.settled(ctx, m, status)
+		err = f.settled(ctx, m, init, status)
 	}
 	if err == nil {
 		err = h.streams()
@@ -229,11 +229,15 @@ func (f *finder) executesImage(pid int) error {
 // than it may.
 const maxSettleTime = 5 * time.Second
 
-// settled waits until PID 1 has given up what it had. The first that it says after its
-// last gate is that it has.
-func (f *finder) settled(ctx context.Context, m *sandbox.Mark, status *os.File) error {
+// settled waits until the target runs and PID 1 has given up what it had. The first that it
+// says after its last gate is that it has.
+func (f *finder) settled(ctx context.Context, m *sandbox.Mark, init, status *os.File) error {
 	st, err := readStatus(m.Init.Pid)
-	if err == nil && !f.holds(st) {
+	waits := false
+	if err == nil {
+		waits, err = waitsForExec(init)
+	}
+	if err == nil && (waits || !f.holds(st)) {
 		if err = started(ctx, status); err == nil {
 			st, err = readStatus(m.Init.Pid)
 		}
@@ -247,6 +251,16 @@ func (f *finder) settled(ctx context.Context, m *sandbox.Mark, status *os.File) 
 		return noPen("process %d has other rights than a PID 1 that waits", m.Init.Pid)
 	}
 	return nil
+}
+
+// waitsForExec reports whether a PID 1 still has the pipe that tells it of the target's exec.
+func waitsForExec(init *os.File) (bool, error) {
+	p, err := linux.TakeFile(init, image.FDAliveRead, "pipe of the exec")
+	if errors.Is(err, unix.EBADF) {
+		return false, nil
+	}
+	linux.CloseAll(p)
+	return err == nil, err
 }
 
 // holds reports whether a process has what PID 1 has once the target runs.
@@ -267,7 +281,7 @@ func started(ctx context.Context, status *os.File) error {
 	if !stop() {
 		<-ran
 	}
-	linux.CloseAll(m.Files...)
+	linux.CloseNumbers(m.FDs...)
 	if err != nil {
 		return noPen("its target was not started: %v", err)
 	}

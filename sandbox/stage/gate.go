@@ -17,74 +17,89 @@ import (
 	"pinfold/sandbox/internal/linux"
 )
 
-// gate waits until the target waits at its last gate, and reads there what is in
-// force.
-func (l *launcher) gate(ctx context.Context) (sandbox.Enforcement, error) {
-	ctx, cancel := context.WithTimeout(ctx, gateTimeout)
-	defer cancel()
-	if err := l.await(ctx); err != nil {
+// confined waits until all that confines the target is in force, and reads that back.
+func (l *launcher) confined(ctx context.Context) (sandbox.Enforcement, error) {
+	m, r, err := l.await(ctx)
+	if err != nil {
 		return sandbox.Enforcement{}, err
 	}
-	if err := l.status.SetReadDeadline(time.Time{}); err != nil {
-		return sandbox.Enforcement{}, failed("wait for the last gate", err)
+	c, ok := r.(launch.Confined)
+	if !ok {
+		return sandbox.Enforcement{}, failed("wait for the target", fmt.Errorf("it sent %T", r))
 	}
-	l.laps.Lap("launch.pid1")
+	l.canaries = c
+	if err := l.found(m.Cred); err != nil {
+		return sandbox.Enforcement{}, err
+	}
+	l.laps.Lap("launch.confined")
 	e, err := l.verify()
 	l.laps.Lap("launch.verify")
 	return e, err
 }
 
-// await returns once the target says that it goes to its last gate, or with the
-// step that failed before. Who says so is told by the kernel: SCM_CREDENTIALS,
-// unix(7), with the pid as we see it.
-func (l *launcher) await(ctx context.Context) error {
+// gate waits until the target waits at its last gate, and looks there at what it has
+// opened for its command.
+func (l *launcher) gate(ctx context.Context) error {
+	m, r, err := l.await(ctx)
+	if err != nil {
+		return err
+	}
+	if _, ok := r.(launch.Waiting); !ok || m.Cred == nil || int(m.Cred.Pid) != l.target {
+		return failed("wait for the last gate", fmt.Errorf("%+v sent %T", m.Cred, r))
+	}
+	l.laps.Lap("launch.gate")
+	if err := l.opened(); err != nil {
+		return failed("check that program and directory are what was looked at", err)
+	}
+	l.laps.Lap("launch.opened")
+	return nil
+}
+
+// await returns what the target says next, or the step that failed. Who says so is told
+// by the kernel: SCM_CREDENTIALS, unix(7), with the pid as we see it.
+func (l *launcher) await(ctx context.Context) (linux.Message, launch.Record, error) {
 	ran := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(ran)
 		_ = l.status.SetReadDeadline(time.Unix(1, 0)) // a closed socket wakes the reader by itself
 	})
-	defer func() {
-		if !stop() {
-			<-ran // else it could cut short a later read
-		}
-	}()
 	buf := make([]byte, launch.MaxRecord+1)
 	m, err := linux.Receive(l.status, buf)
-	switch {
-	case errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET):
+	if !stop() {
+		<-ran // else it could cut short a later read
+		err = errors.Join(ctx.Err(), err, l.status.SetReadDeadline(time.Time{}))
+	}
+	linux.CloseNumbers(m.FDs...)
+	if errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) {
 		err = errors.New("PID 1 ended without a word")
-	case ctx.Err() != nil:
-		err = ctx.Err()
+	}
+	var r launch.Record
+	if err == nil {
+		r, err = launch.DecodeRecord(m.Data)
 	}
 	if err != nil {
-		linux.CloseAll(m.Files...)
-		return failed("wait for the last gate", err)
+		return m, nil, failed("wait for the target", err)
 	}
-	linux.CloseAll(m.Files...)
-	r, err := launch.DecodeRecord(m.Data)
-	if err != nil {
-		return failed("wait for the last gate", err)
-	}
-	switch r := r.(type) {
-	case launch.Waiting:
-		l.canaries = r
-		return l.found(m)
-	case launch.Failed:
+	if r, ok := r.(launch.Failed); ok {
 		text := l.v.prog.Step(r.Step)
-		return &sandbox.StepError{
+		return m, nil, &sandbox.StepError{
 			Step: r.Step, Text: text, Where: l.v.prog.Where(r.Step), Errno: r.Errno, Hint: sandbox.StepHint(text, r.Errno),
 		}
-	default:
-		return failed("wait for the last gate", fmt.Errorf("PID 1 sent %T", r))
 	}
+	return m, r, nil
 }
 
 // found checks that the one who waits is in the job cgroup and is not PID 1.
-func (l *launcher) found(m linux.Message) error {
-	if m.Cred == nil || m.Cred.Pid <= 0 || int(m.Cred.Pid) == l.pid {
+func (l *launcher) found(c *unix.Ucred) error {
+	if c == nil || c.Pid <= 0 || int(c.Pid) == l.pid {
 		return failed("find the target", errors.New("its record names no process of its own"))
 	}
-	l.target = int(m.Cred.Pid)
+	l.target = int(c.Pid)
+	return l.inJob()
+}
+
+// inJob checks that the target is in the job cgroup.
+func (l *launcher) inJob() error {
 	b, err := linux.ReadNumber(l.job, "cgroup.procs", maxProcFile)
 	if err != nil {
 		return failed("find the target", err)

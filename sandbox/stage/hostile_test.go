@@ -71,7 +71,7 @@ func (h *hostile) send(tb testing.TB, data []byte) stagewire.Message {
 	}
 	m, files, err := stagewire.Receive(h.conn, h.buf)
 	h.files = len(files)
-	linux.CloseAll(files...)
+	linux.CloseNumbers(files...)
 	if err != nil {
 		tb.Fatalf("answer to %.200q = %v; want one", data, err)
 	}

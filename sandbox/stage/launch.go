@@ -3,7 +3,6 @@ package stage
 import (
 	"context"
 	"errors"
-	"os"
 	"time"
 
 	"pinfold/sandbox"
@@ -14,18 +13,18 @@ import (
 // gateTimeout bounds how long a target may take from its command to its last gate.
 const gateTimeout = 30 * time.Second
 
-// launch answers one request to launch or to prepare a pen: files are the caller's
+// launch answers one request to launch or to prepare a pen: passed are the caller's
 // connection and the attaches.
-func (s *server) launch(ctx context.Context, m stagewire.Message, files []*os.File) (any, []int, error) {
+func (s *server) launch(ctx context.Context, m stagewire.Message, passed []int) (any, []int, error) {
+	n := min(len(passed), 1)
+	conn, attach := passed[:n], linux.Files(passed[n:])
+	defer linux.CloseAll(attach...)
 	l := newLauncher(s)
 	defer l.wipe()
 	if err := l.read(m); err != nil {
 		return nil, nil, err
 	}
-	if len(files) == 0 {
-		return nil, nil, refused("cannot launch without the caller's connection")
-	}
-	peer, err := linux.PeerOf(files[0])
+	peer, err := peerOf(conn)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -46,12 +45,13 @@ func (s *server) launch(ctx context.Context, m stagewire.Message, files []*os.Fi
 	if l.p, err = s.profiles.get(l.key, l.raw); err != nil {
 		return nil, nil, err
 	}
-	err = l.raise(peer, files[1:])
+	l.peer = peer
+	err = l.raise(peer, attach)
 	switch {
 	case err != nil:
 		return nil, nil, errors.Join(err, l.close())
 	case l.c == nil:
-		return s.prepared(l)
+		return s.prepared(ctx, l)
 	}
 	a, out, err := l.reach(ctx)
 	if err == nil {

@@ -50,7 +50,10 @@ type launcher struct {
 	target  int
 	started bool
 
-	canaries launch.Waiting // what the target saw refused
+	canaries launch.Confined     // what the target saw refused
+	shown    sandbox.Enforcement // what was read back before the command
+	table    *mountEvents        // of the target's mount table
+	peer     linux.Peer          // who asked for the pen
 }
 
 func newLauncher(s *server) *launcher {
@@ -70,6 +73,7 @@ func (l *launcher) close() error {
 	if !l.started {
 		linux.CloseAll(l.gate2)
 	}
+	l.table.close()
 	_ = l.m.close() // a tree that could not be taken down is swept at the next start
 	return l.s.profiles.put(l.p)
 }
@@ -114,13 +118,23 @@ func (l *launcher) timed() {
 	}
 }
 
-// reach brings the target to its last gate and answers with what is in force there.
+// reach brings the target, whose command is known, to its last gate and answers with what
+// is in force there.
 func (l *launcher) reach(ctx context.Context) (any, []int, error) {
-	e, err := l.gate(ctx)
+	ctx, cancel := context.WithTimeout(ctx, gateTimeout)
+	defer cancel()
+	e, err := l.confined(ctx)
+	if err == nil {
+		err = l.gate(ctx)
+	}
 	if err != nil {
 		return nil, nil, errors.Join(err, l.end())
 	}
-	return l.answer(e)
+	a, err := l.describe(e)
+	if err == nil {
+		err = l.handOver(&a)
+	}
+	return l.answer(a, err)
 }
 
 // prepare opens everything that PID 1 is to find on its fixed numbers.
@@ -166,12 +180,12 @@ func (l *launcher) prepare() error {
 }
 
 func (l *launcher) gates() error {
-	r, w, err := linux.StreamPipe()
+	r, w, err := linux.GatePipe()
 	if err != nil {
 		return err
 	}
 	l.files[image.FDGate1], l.gate1 = r, w
-	if r, w, err = linux.StreamPipe(); err != nil {
+	if r, w, err = linux.GatePipe(); err != nil {
 		return err
 	}
 	l.files[image.FDGate2], l.gate2 = r, os.NewFile(uintptr(w), "gate")
@@ -405,9 +419,9 @@ func (l *launcher) end() error {
 	return errors.Join(err, l.pen.err)
 }
 
-// answer adds the descriptors of the processes and says what was launched.
-func (l *launcher) answer(e sandbox.Enforcement) (any, []int, error) {
-	a := sandbox.Launched{Pen: l.pen.id, InitPid: l.pid, Pid: l.target, Enforcement: e, Laps: l.laps.All()}
+// describe says what was built, and adds the descriptors of the processes.
+func (l *launcher) describe(e sandbox.Enforcement) (sandbox.Launched, error) {
+	a := sandbox.Launched{Pen: l.pen.id, InitPid: l.pid, Pid: l.target, Enforcement: e}
 	if l.s.rootless == nil {
 		a.InitUID = l.s.initUID()
 	}
@@ -421,17 +435,27 @@ func (l *launcher) answer(e sandbox.Enforcement) (any, []int, error) {
 			l.give(sandbox.FileStatus, n)
 		}
 	}
+	return a, err
+}
+
+// handOver adds the last gate, for what has been proved.
+func (l *launcher) handOver(a *sandbox.Launched) error {
+	a.Laps = l.laps.All()
+	n, err := l.pen.hand(l.target)
 	if err == nil {
-		if n, err = l.pen.hand(l.target); err == nil {
-			l.give(sandbox.FileGate, n)
-		}
+		l.give(sandbox.FileGate, n)
 	}
+	return err
+}
+
+// answer gives away what has been given to the answer; after an error the pen ends.
+func (l *launcher) answer(a sandbox.Launched, err error) (any, []int, error) {
 	if err != nil {
 		return nil, nil, errors.Join(failed("take the pen's descriptors", err), l.end())
 	}
 	a.Files = l.names
 	out := l.out
-	l.out = nil // the answer's now
+	l.names, l.out = nil, nil // the answer's now
 	return a, out, nil
 }
 

@@ -10,8 +10,8 @@ import (
 	"pinfold/sandbox/internal/linux"
 )
 
-// mountEvents counts the changes of the host's mount table: the kernel tells of them by
-// poll(2) on mountinfo, proc(5). A view is looked through again only after one.
+// mountEvents counts the changes of a mount table: the kernel tells of them by poll(2) on
+// mountinfo, proc(5). What was read of it is read again only after one.
 type mountEvents struct {
 	file int // a bare number: package os would have the runtime poll it, which takes the events
 
@@ -19,13 +19,16 @@ type mountEvents struct {
 	count uint64
 }
 
-func newMountEvents() (*mountEvents, error) {
-	n, err := linux.OpenNumber(nil, "/proc/self/mountinfo", unix.O_RDONLY, linux.Plain)
+// watchMounts begins with firstCount.
+func watchMounts(path string) (*mountEvents, error) {
+	n, err := linux.OpenNumber(nil, path, unix.O_RDONLY, linux.Plain)
 	if err != nil {
 		return nil, err
 	}
-	return &mountEvents{file: n, count: 1}, nil
+	return &mountEvents{file: n, count: firstCount}, nil
 }
+
+const firstCount = 1
 
 // now returns a number that is another after each change; 0 where nobody counts.
 func (e *mountEvents) now() (uint64, error) {

@@ -29,11 +29,11 @@ func (o *owners) find(m *sandbox.Mark) (*found, error) {
 	if err := linux.Send(o.conn, append([]byte{askPen}, b...)); err != nil {
 		return nil, fmt.Errorf("cannot ask for the pen: %w", err)
 	}
-	a, files, err := stagewire.Receive(o.conn, make([]byte, stagewire.MaxInline))
+	a, fds, err := stagewire.Receive(o.conn, make([]byte, stagewire.MaxInline))
 	if err != nil {
 		return nil, fmt.Errorf("cannot ask for the pen: %w", err)
 	}
-	h := &found{}
+	h, files := &found{}, linux.Files(fds)
 	var names []string
 	switch {
 	case a.Error != nil && a.Error.Kind == stagewire.KindGone:

@@ -37,7 +37,7 @@ func (o *owners) uid(f *os.File, st unix.Stat_t) (uint32, error) {
 	if err != nil {
 		return 0, fmt.Errorf("cannot ask who owns %s: %w", f.Name(), err)
 	}
-	linux.CloseAll(m.Files...)
+	linux.CloseNumbers(m.FDs...)
 	if len(m.Data) != len(buf) {
 		return 0, fmt.Errorf("cannot ask who owns %s: %d bytes in answer", f.Name(), len(m.Data))
 	}
@@ -64,16 +64,17 @@ func serveOutside(ctx context.Context, conn *os.File, c *Config) {
 		if err != nil {
 			return
 		}
+		files := linux.Files(m.FDs)
 		if len(m.Data) > 0 && m.Data[0] == askPen {
 			err = answerPen(ctx, p, c, m.Data[1:])
 		} else {
 			answer := []byte{0}
-			if uid, err := ownerOf(m.Files); err == nil {
+			if uid, err := ownerOf(files); err == nil {
 				answer = binary.NativeEndian.AppendUint32(nil, uid)
 			}
 			err = linux.Send(p, answer)
 		}
-		linux.CloseAll(m.Files...)
+		linux.CloseAll(files...)
 		if err != nil {
 			return
 		}

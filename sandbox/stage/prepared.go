@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"golang.org/x/sys/unix"
 
 	"pinfold/sandbox"
@@ -15,31 +16,50 @@ import (
 )
 
 // A prepared pen is one whose target waits for its command with all that confines it
-// in force. Time passes before that comes, and the host's files change. What was built
-// is given a command only if the same would be built now: the way to each denied path is
-// walked again and compared here, and each mask and pin is read back at the last gate as
-// for every pen.
+// in force and read back. Time passes before that comes, and the host's files change. What
+// was built is given a command only if the same would be built now, to the same caller: the
+// way to each denied path is walked again, and what could have been changed from outside is
+// read again.
 
 // errAttached refuses to prepare a pen where its trees would lie in the host's mount table
 // for as long as it waits: what is masked in them could then not be moved by anybody.
 var errAttached = fmt.Errorf("cannot prepare a pen: mounts cannot be put onto a detached tree before Linux 6.15: %w", sandbox.ErrUnsupported)
 
-// prepared keeps the launcher of a pen until its command comes, and names the pen.
-func (s *server) prepared(l *launcher) (any, []int, error) {
-	if !s.pens.keep(l.pen, l) {
-		return nil, nil, errors.Join(errBusy, l.end(), l.close())
+// prepared reads back what confines a pen, keeps its launcher until its command comes, and
+// names it.
+func (s *server) prepared(ctx context.Context, l *launcher) (any, []int, error) {
+	ctx, cancel := context.WithTimeout(ctx, gateTimeout)
+	defer cancel()
+	e, err := l.confined(ctx)
+	if err != nil {
+		return nil, nil, errors.Join(err, l.end(), l.close())
 	}
-	return stagewire.Pen{Pen: l.pen.id}, nil, nil
+	l.shown = e
+	a, err := l.describe(e)
+	body, out, err := l.answer(a, err)
+	if err == nil && !s.pens.keep(l.pen, l) {
+		linux.CloseNumbers(out...)
+		err = errors.Join(errBusy, l.end())
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, l.close())
+	}
+	return body, out, nil
 }
 
-// command answers a request to give a prepared pen its command.
-func (s *server) command(ctx context.Context, raw []byte) (any, []int, error) {
+// command answers a request to give a prepared pen its command: passed is the connection
+// of the caller whose command it is.
+func (s *server) command(ctx context.Context, raw []byte, passed []int) (any, []int, error) {
 	var r stagewire.Command
 	if err := stagewire.Unmarshal(raw, &r); err != nil {
 		return nil, nil, refused("cannot read the request: %w", err)
 	}
 	defer clear(r.Command) // may hold secrets
 	c, err := readCommand(r.Command)
+	if err != nil {
+		return nil, nil, err
+	}
+	peer, err := peerOf(passed)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -53,13 +73,22 @@ func (s *server) command(ctx context.Context, raw []byte) (any, []int, error) {
 	}
 	l.c = c
 	l.timed()
-	a, out, err := l.resume(ctx)
+	a, out, err := l.resume(ctx, peer, r.Seen)
 	return a, out, errors.Join(err, l.close())
 }
 
 // resume takes a prepared pen to its last gate.
-func (l *launcher) resume(ctx context.Context) (any, []int, error) {
+func (l *launcher) resume(ctx context.Context, peer linux.Peer, seen jsontext.Value) (any, []int, error) {
+	ctx, cancel := context.WithTimeout(ctx, gateTimeout)
+	defer cancel()
 	err := untraceable(l.s.dumpable)
+	if err == nil && !l.peer.Same(peer) {
+		err = refused("cannot give a pen of uid %d a command of uid %d", l.peer.UID, peer.UID)
+	}
+	if err == nil {
+		err = l.s.unchanged(ctx, seen, peer)
+	}
+	l.laps.Lap("launch.look")
 	if err == nil {
 		err = l.same()
 	}
@@ -67,10 +96,46 @@ func (l *launcher) resume(ctx context.Context) (any, []int, error) {
 		err = l.command()
 	}
 	l.laps.Lap("launch.command")
+	if err == nil {
+		err = l.gate(ctx)
+	}
+	if err == nil {
+		err = l.holds()
+	}
+	l.laps.Lap("launch.holds")
 	if err != nil {
 		return nil, nil, errors.Join(err, l.end())
 	}
-	return l.reach(ctx)
+	a := sandbox.Launched{Pen: l.pen.id} // all else went with the answer to prepare
+	return l.answer(a, l.handOver(&a))
+}
+
+// unchanged looks once more, with the caller's rights, and refuses what is not as it was
+// seen before: what was decided on that is void.
+func (s *server) unchanged(ctx context.Context, raw []byte, peer linux.Peer) error {
+	if len(raw) == 0 {
+		return nil
+	}
+	var seen sandbox.Seen
+	if err := stagewire.Unmarshal(raw, &seen); err != nil {
+		return refused("cannot read what was seen: %w", err)
+	}
+	now, dir, err := s.lookAs(ctx, seen.Request, peer)
+	if err != nil {
+		return err
+	}
+	defer linux.CloseAll(dir)
+	if !now.Same(seen.Looked) {
+		return errStale
+	}
+	if dir == nil {
+		return nil
+	}
+	m, err := sandbox.MountOf(dir)
+	if err == nil && m != seen.Mount {
+		err = errStale
+	}
+	return err
 }
 
 // same says why a pen that was built now would be another, or nil.

@@ -29,6 +29,14 @@ func (b *bench) prepare(t *testing.T, s sandbox.Spec, attach ...*os.File) *sandb
 	return p
 }
 
+// obey gives a prepared pen its command and waits for it at its last gate.
+func (b *bench) obey(ctx context.Context, p *sandbox.Prepared, c sandbox.Command, seen *sandbox.Seen) (*sandbox.Pen, error) {
+	if err := p.Send(ctx, b.conn, c, seen); err != nil {
+		return nil, err
+	}
+	return p.Launch(ctx)
+}
+
 // TestPrepared: a pen that waits for its command is confined as it will be when it
 // runs, runs nothing, and shows the record of one that is launched at once.
 func TestPrepared(t *testing.T) {
@@ -47,7 +55,7 @@ func TestPrepared(t *testing.T) {
 	write(t, w+"/f", "made later\n")
 	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 	defer cancel()
-	pen, err := p.Launch(ctx, s.Command)
+	pen, err := b.obey(ctx, p, s.Command, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,7 +191,7 @@ func TestPreparedStale(t *testing.T) {
 			tt.change(w)
 			ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 			defer cancel()
-			pen, err := r.Launch(ctx, s.Command)
+			pen, err := b.obey(ctx, r, s.Command, nil)
 			if tt.stale {
 				if !errors.Is(err, sandbox.ErrStale) {
 					t.Errorf("Launch() = %v; want ErrStale", err)
@@ -234,7 +242,7 @@ func TestPreparedMaskFalls(t *testing.T) {
 	move(t, w+"/new", w+"/.env")
 	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 	defer cancel()
-	_, err := r.Launch(ctx, s.Command)
+	_, err := b.obey(ctx, r, s.Command, nil)
 	if !errors.Is(err, sandbox.ErrStale) {
 		t.Errorf("Launch() = %v; want ErrStale", err)
 	}
@@ -264,7 +272,7 @@ func TestPreparedEnds(t *testing.T) {
 		"PID 1 killed": func(t *testing.T, b *bench, p *sandbox.Prepared, init int) {
 			t.Helper()
 			kill(t, init)
-			if _, err := p.Launch(t.Context(), b.spec(testProfile(), "/bin/true").Command); err == nil {
+			if _, err := b.obey(t.Context(), p, b.spec(testProfile(), "/bin/true").Command, nil); err == nil {
 				t.Error("Launch() of a dead pen = nil; want an error")
 			}
 		},

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -96,13 +97,14 @@ func TestGateStaysShut(t *testing.T) {
 	if m.Error != nil && m.Error.Kind == stagewire.KindLack {
 		t.Skipf("prepare = %s", m.Error.Say)
 	}
-	var pen stagewire.Pen
-	if m.Error != nil || stagewire.Unmarshal(m.Body, &pen) != nil || h.files != 0 {
-		t.Fatalf("prepare = %+v with %d descriptors; want a pen, and no gate", m.Error, h.files)
+	var l sandbox.Launched
+	if m.Error != nil || stagewire.Unmarshal(m.Body, &l) != nil || h.files != len(l.Files) || slices.Contains(l.Files, sandbox.FileGate) {
+		t.Fatalf("prepare = %+v with %d descriptors, %q; want a pen, and no gate", m.Error, h.files, l.Files)
 	}
+	pen := stagewire.Pen{Pen: l.Pen}
 	wrong := s.Command
 	wrong.ProgramID.Ino++
-	var other stagewire.Pen
+	var other sandbox.Launched
 	s.Site.Cgroup = "q"
 	if m := ask(stagewire.OpPrepare, stagewire.Launch{Profile: body(s.Profile), Site: body(s.Site)}); m.Error != nil || stagewire.Unmarshal(m.Body, &other) != nil {
 		t.Fatalf("prepare = %+v; want a pen", m.Error)

@@ -152,7 +152,7 @@ func Serve(ctx context.Context, conn *os.File, c Config) (err error) {
 	defer context.AfterFunc(ctx, func() { linux.CloseAll(conn) })()
 	buf := make([]byte, stagewire.MaxInline)
 	for {
-		m, files, err := stagewire.Receive(conn, buf)
+		m, passed, err := stagewire.Receive(conn, buf)
 		var bad *stagewire.BadMessageError
 		switch {
 		case errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, os.ErrClosed):
@@ -167,7 +167,7 @@ func Serve(ctx context.Context, conn *os.File, c Config) (err error) {
 		s.requests <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-s.requests }()
-			s.serve(ctx, m, files)
+			s.serve(ctx, m, passed)
 		})
 	}
 }
@@ -218,7 +218,7 @@ func newServer(ctx context.Context, conn *os.File, c Config) (*server, error) {
 	if s.masks, err = newMasks(s.trees); err != nil {
 		return nil, err
 	}
-	if s.trees.events, err = newMountEvents(); err != nil {
+	if s.trees.events, err = watchMounts("/proc/self/mountinfo"); err != nil {
 		return nil, err
 	}
 	if s.rootless == nil {
@@ -260,9 +260,10 @@ func (s *server) close() error {
 	return err
 }
 
-// serve answers one request. It runs in a goroutine of its own.
-func (s *server) serve(ctx context.Context, m stagewire.Message, files []*os.File) {
-	defer linux.CloseAll(files...)
+// serve answers one request. It runs in a goroutine of its own. What was passed stays bare
+// numbers: a client's connection is none of ours to be woken by.
+func (s *server) serve(ctx context.Context, m stagewire.Message, passed []int) {
+	defer linux.CloseNumbers(passed...)
 	defer clear(m.Body)
 	var body any
 	var out []*os.File
@@ -270,15 +271,15 @@ func (s *server) serve(ctx context.Context, m stagewire.Message, files []*os.Fil
 	var err error
 	switch m.Op {
 	case stagewire.OpLook:
-		body, out, err = s.look(ctx, m.Body, files)
+		body, out, err = s.look(ctx, m.Body, passed)
 	case stagewire.OpScratch, stagewire.OpDropScratch:
 		body, out, err = s.scratches(m)
 	case stagewire.OpHome, stagewire.OpPlace, stagewire.OpEnd, stagewire.OpRmdir:
-		body, out, err = s.ofState(m, files)
+		body, out, err = s.ofState(m, passed)
 	case stagewire.OpLaunch, stagewire.OpPrepare:
-		body, fds, err = s.launch(ctx, m, files)
+		body, fds, err = s.launch(ctx, m, passed)
 	case stagewire.OpCommand:
-		body, fds, err = s.command(ctx, m.Body)
+		body, fds, err = s.command(ctx, m.Body, passed)
 	case stagewire.OpAdopt:
 		body, fds, err = s.adopt(ctx, m.Body)
 	case stagewire.OpSettle:
@@ -310,28 +311,38 @@ func (s *server) answer(id uint64, body any, fds []int, err error) {
 	}
 }
 
-func (s *server) look(ctx context.Context, raw []byte, files []*os.File) (any, []*os.File, error) {
+// peerOf returns who is at the other end of the one connection that was passed.
+func peerOf(passed []int) (linux.Peer, error) {
+	if len(passed) != 1 {
+		return linux.Peer{}, refused("cannot tell who asks: %d descriptors, not the caller's connection", len(passed))
+	}
+	return linux.PeerOf(passed[0])
+}
+
+func (s *server) look(ctx context.Context, raw []byte, passed []int) (any, []*os.File, error) {
 	var r sandbox.LookRequest
 	if err := stagewire.Unmarshal(raw, &r); err != nil {
 		return nil, nil, refused("cannot read the look: %w", err)
 	}
-	if len(files) != 1 {
-		return nil, nil, refused("cannot look: %d descriptors, not the caller's connection alone", len(files))
-	}
-	peer, err := linux.PeerOf(files[0])
+	peer, err := peerOf(passed)
 	if err != nil {
 		return nil, nil, err
 	}
-	give, err := s.looks.take(ctx, peer.UID)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer give()
-	l, dir, err := s.heads.look(r, peer)
+	l, dir, err := s.lookAs(ctx, r, peer)
 	if err != nil || dir == nil {
 		return l, nil, err
 	}
 	return l, []*os.File{dir}, nil
+}
+
+// lookAs looks in turn with the others of the same uid.
+func (s *server) lookAs(ctx context.Context, r sandbox.LookRequest, peer linux.Peer) (sandbox.Looked, *os.File, error) {
+	give, err := s.looks.take(ctx, peer.UID)
+	if err != nil {
+		return sandbox.Looked{}, nil, err
+	}
+	defer give()
+	return s.heads.look(r, peer)
 }
 
 func (s *server) scratches(m stagewire.Message) (any, []*os.File, error) {

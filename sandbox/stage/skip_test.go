@@ -177,6 +177,7 @@ func holderSteps() map[string]string {
 		"init test $fail":             "a target that failed has no exec to tell of: TestFailingStepIsNamed",
 		"init test $ready":            "the same",
 		"init close_range(":           "its filter lets it do nothing with them but read, write and close: TestHolder",
+		"init close(3)":               "its filter lets it do nothing with it but read and close: TestHolder",
 		"init munmap(":                "its own memory, which nobody can read",
 		"init setgroups(":             "there are none here",
 		"init prctl(PR_CAP_AMBIENT":   "there are none here",

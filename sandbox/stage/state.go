@@ -19,7 +19,7 @@ import (
 )
 
 // ofState serves what the daemon has no privilege for in the state directory.
-func (s *server) ofState(m stagewire.Message, files []*os.File) (any, []*os.File, error) {
+func (s *server) ofState(m stagewire.Message, passed []int) (any, []*os.File, error) {
 	if m.Op == stagewire.OpEnd {
 		return nil, nil, s.endState()
 	}
@@ -36,10 +36,7 @@ func (s *server) ofState(m stagewire.Message, files []*os.File) (any, []*os.File
 	if m.Op == stagewire.OpPlace {
 		return nil, nil, s.place(q)
 	}
-	if len(files) != 1 {
-		return nil, nil, refused("cannot make a home: %d descriptors, not the caller's connection alone", len(files))
-	}
-	peer, err := linux.PeerOf(files[0])
+	peer, err := peerOf(passed)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -29,14 +29,12 @@ func namespaces(pid string) (map[string]uint64, error) {
 	return m, nil
 }
 
-// verify reads from the kernel what is in force on the waiting target. What a
-// required control needs and is not proved fails the launch.
+// verify reads from the kernel what is in force on the target before it gets its command.
+// What a required control needs and is not proved fails the launch. Nothing of it can be
+// taken back from then on but what holds looks at again.
 func (l *launcher) verify() (sandbox.Enforcement, error) {
 	f := &l.p.Profile
 	e := sandbox.Enforcement{Denies: l.m.states, Landlock: sandbox.LandlockState{ABI: l.m.abi, Handled: l.m.handled}}
-	if err := l.identities(); err != nil {
-		return e, failed("check that program and directory are what was looked at", err)
-	}
 	st, err := readStatus(l.target)
 	if err != nil {
 		return e, failed("read the target's status", err)
@@ -44,7 +42,7 @@ func (l *launcher) verify() (sandbox.Enforcement, error) {
 	if e.Namespaces, err = namespaces(strconv.Itoa(l.target)); err != nil {
 		return e, failed("read the target's namespaces", err)
 	}
-	table, err := readMounts(l.target)
+	table, err := l.readMounts()
 	if err != nil {
 		return e, failed("read the target's mounts", err)
 	}
@@ -82,10 +80,10 @@ func (l *launcher) verify() (sandbox.Enforcement, error) {
 	return e, nil
 }
 
-// identities checks that the program and the directory that the target opened
-// inside its view are the files that were looked at. An identity of zero was not
+// opened checks that the program and the directory that the target opened inside its
+// view are the files that were looked at, and that it takes neither through its exec. An identity of zero was not
 // looked at: the directory is then one of the pen's own.
-func (l *launcher) identities() error {
+func (l *launcher) opened() error {
 	checks := []struct {
 		what, file string
 		number     int // of the descriptor that the file is; −1: none
@@ -108,7 +106,49 @@ func (l *launcher) identities() error {
 			return errors.New("the program was not looked at")
 		}
 	}
-	return nil
+	return l.closing(image.FDProgram, image.FDDir)
+}
+
+// holds looks again, once a pen that waited has got its command, at what could have been
+// changed from outside meanwhile: by whoever moves processes, sets limits or mounts there.
+func (l *launcher) holds() error {
+	if err := errors.Join(l.inJob(), l.inCgroups()); err != nil {
+		return err
+	}
+	limits, err := readLimits(l.target, l.p.Rlimits)
+	if err != nil {
+		return failed("read the target's limits", err)
+	}
+	if !slices.Equal(limits, l.shown.Rlimits) {
+		return failed("check the target's limits", fmt.Errorf("in force are %v", limits))
+	}
+	same, err := l.sameMounts()
+	if same || err != nil {
+		return err
+	}
+	e, err := l.verify()
+	if err == nil && e.MountsHash != l.shown.MountsHash {
+		err = errStale
+	}
+	return err
+}
+
+// readMounts reads the target's mount table, and begins to watch it.
+func (l *launcher) readMounts() (*mountTable, error) {
+	if l.table == nil {
+		t, err := watchMounts(procPath(l.target, "mountinfo"))
+		if err != nil {
+			return nil, err
+		}
+		l.table = t
+	}
+	return readMounts(l.target)
+}
+
+// sameMounts reports whether the target's mounts are those that were read.
+func (l *launcher) sameMounts() (bool, error) {
+	n, err := l.table.now()
+	return n == firstCount, err
 }
 
 // floor checks what holds for every pen, whatever its profile says.
@@ -168,8 +208,17 @@ func (l *launcher) descriptors() error {
 		}
 	}
 	// One step makes all but the streams close with the exec: one of them shows whether it was made.
-	// Those that were opened after it say so themselves.
-	for _, n := range []int{image.FDGate2, image.FDProgram, image.FDDir, image.FDAlive} {
+	// Those that are opened after it say so themselves.
+	return l.closing(image.FDGate2, image.FDAlive)
+}
+
+// closing checks that descriptors of the target close with its exec. Of another's they are
+// shown to root alone.
+func (l *launcher) closing(numbers ...int) error {
+	if l.s.rootless != nil {
+		return nil
+	}
+	for _, n := range numbers {
 		b, err := linux.ReadProc(procPath(l.target, "fdinfo/"+strconv.Itoa(n)), maxProcFile)
 		if err == nil && !closesOnExec(string(b)) {
 			err = fmt.Errorf("descriptor %d stays open after the exec", n)

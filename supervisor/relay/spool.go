@@ -54,8 +54,22 @@ func openSpool(dir, name string, flags int) (*spool, error) {
 	return s, nil
 }
 
+// openRegular opens a file that is no pipe or terminal: os.OpenFile first tries, with five
+// calls more, whether the runtime could wait for it.
+func openRegular(path string, flags int) (*os.File, error) {
+	for {
+		n, err := unix.Open(path, flags|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+		if err == nil {
+			return os.NewFile(uintptr(n), path), nil
+		}
+		if !errors.Is(err, unix.EINTR) {
+			return nil, &os.PathError{Op: "open", Path: path, Err: err}
+		}
+	}
+}
+
 func (s *spool) openFile(flags int) error {
-	f, err := os.OpenFile(s.path, os.O_RDWR|unix.O_NOFOLLOW|flags, 0o600)
+	f, err := openRegular(s.path, unix.O_RDWR|flags)
 	if err != nil {
 		return fmt.Errorf("cannot open spool %q: %w", s.path, err)
 	}

@@ -118,8 +118,8 @@ func denialCode(c policy.Code) proto.Code {
 
 // withCgroups adds what the cgroup files show to the record of a pen. A required
 // limit that is not in force is an error.
-func withCgroups(e sandbox.Enforcement, g *policy.Grant, applied []cgroup.Setting) (sandbox.Enforcement, error) {
-	for _, n := range g.Controls {
+func withCgroups(e sandbox.Enforcement, controls []policy.Need, applied []cgroup.Setting) (sandbox.Enforcement, error) {
+	for _, n := range controls {
 		name, ok := controller(n.Control)
 		if !ok {
 			continue

@@ -60,9 +60,9 @@ func (s *Session) killCgroup(id string, st *started) {
 	}
 }
 
-// endRest ends what the main process left behind, drains the pipes, collects the
-// figures and records the verdict, which may take as long as the disk does; then the
-// process is Emptied.
+// endRest ends what the main process left behind, drains the pipes and collects the
+// figures: the process is Emptied. Then it records the verdict, which may take as long as
+// the disk does, and takes the pen down.
 func (s *Session) endRest(p *process) {
 	p.unwatch()
 	if p.grace != nil {
@@ -90,12 +90,17 @@ func (s *Session) endRest(p *process) {
 		f.end.denies = s.denies(ctx, p.id, st)
 		f.counts = st.out.Counts()
 		v := verdict(f)
-		s.noteEnd(p, f, v)
-		s.note(audit.Ended{Process: p.id, Verdict: auditVerdict(v)})
-		s.post(func() {
+		if !s.post(func() {
 			p.verdict = v
 			s.step(p, Emptied)
-		})
+		}) {
+			return
+		}
+		<-p.concluded
+		p.last.first() // PID 1 of the pen still knows the end, until it is dismantled
+		s.noteEnd(p, f, v)
+		s.note(audit.Ended{Process: p.id, Verdict: auditVerdict(v)})
+		s.dismantle(p.id, st)
 	})
 }
 
@@ -123,7 +128,7 @@ func (s *Session) denies(ctx context.Context, id string, st *started) []sandbox.
 		}
 	}
 	s.log.Warn("cannot look for the denied paths, the verdict says unknown", attrProc(id), attrErr(err))
-	for _, d := range st.enforcement.Denies {
+	for _, d := range st.proof.Denies {
 		if d.Absent == sandbox.AbsentCheck || d.Absent == sandbox.AbsentPlaceholder {
 			all = append(all, sandbox.DenyEvent{Path: d.Path, Change: sandbox.DenyUnknown})
 		}
@@ -169,12 +174,25 @@ func (s *Session) conclude(p *process) {
 		w.done(p)
 	}
 	p.waiters = nil
+	p.last = p.feed
 	close(p.concluded)
-	st := p.start
-	s.wg.Go(func() { s.dismantle(p.id, st) })
 	if p.feed == nil {
 		s.step(p, Delivered)
 		s.rest()
+	}
+}
+
+// first lets a delivery come to its end, which is the final event, before what nobody
+// waits for, unless its client is slow.
+func (d *delivery) first() {
+	if d == nil {
+		return
+	}
+	t := time.NewTimer(finalTime)
+	defer t.Stop()
+	select {
+	case <-d.done:
+	case <-t.C:
 	}
 }
 

@@ -47,7 +47,7 @@ func (s *Session) takeUpProcess(f *Found) {
 		p.end.at = r.Exited.Time()
 	}
 	st := &started{
-		pid: r.PID, grant: grantOf(f), proc: f.Proc, job: f.Job, workspace: r.Workspace, enforcement: f.Mark.Enforcement,
+		pid: r.PID, grant: grantOf(f), proc: f.Proc, job: f.Job, workspace: r.Workspace, proof: proof{Enforcement: f.Mark.Enforcement},
 		at: r.Begun.Time(), shown: r.Begun.Shown(), spool: filepath.Join(s.host.State, "run", "spool", r.ID), pumped: make(chan struct{}),
 		eof: r.Stdin && f.Proc != nil && f.Proc.Stdin == nil,
 	}

@@ -8,8 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/go-json-experiment/json/jsontext"
-
 	"pinfold/cgroup"
 	"pinfold/policy"
 	"pinfold/proto"
@@ -42,6 +40,7 @@ type process struct {
 	waiters []*waiter
 
 	feed      *delivery   // to its owner; nil: none goes on
+	last      *delivery   // what went on when the verdict stood; read once concluded is closed
 	readers   []*delivery // to operators
 	delivered bool        // its owner was sent everything, once at least
 
@@ -62,20 +61,19 @@ type process struct {
 
 // started is what a launch gives.
 type started struct {
-	pid         int
-	grant       *policy.Grant
-	proc        *sandbox.Process
-	job         *cgroup.Job
-	out         *relay.Output
-	in          *relay.Input
-	workspace   string
-	enforcement sandbox.Enforcement
-	encoded     jsontext.Value // enforcement, for the answer and the record
-	at          time.Time
-	shown       time.Time // at, by the clock on the wall as it was then
-	eof         bool      // stdin was closed under an earlier daemon
-	spool       string
-	pumped      chan struct{} // closed when nothing more comes out of the pipes
+	pid       int
+	grant     *policy.Grant
+	proc      *sandbox.Process
+	job       *cgroup.Job
+	out       *relay.Output
+	in        *relay.Input
+	workspace string
+	proof     proof
+	at        time.Time
+	shown     time.Time // at, by the clock on the wall as it was then
+	eof       bool      // stdin was closed under an earlier daemon
+	spool     string
+	pumped    chan struct{} // closed when nothing more comes out of the pipes
 }
 
 // ending is what was seen at the end.

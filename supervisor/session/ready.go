@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"reflect"
@@ -33,18 +34,20 @@ type kind struct {
 	files         []*os.File // of its attaches
 	mounts        []sandbox.MountFacts
 	limits, quota cgroup.Limits
+	controls      []policy.Need
 }
 
 // bare is the kind without what only one spawn has.
 func (k *kind) bare() *kind {
-	b := &kind{spec: k.spec, mounts: k.mounts, limits: k.limits, quota: k.quota}
+	b := &kind{spec: k.spec, mounts: k.mounts, limits: k.limits, quota: k.quota, controls: k.controls}
 	b.spec.Command = sandbox.Command{} // may hold secrets
 	return b
 }
 
 // like reports whether both are one kind.
 func (k *kind) like(o *kind) bool {
-	return o != nil && k.limits == o.limits && k.quota == o.quota && slices.Equal(k.mounts, o.mounts) && sameSite(k.spec.Site, o.spec.Site) && reflect.DeepEqual(k.spec.Profile, o.spec.Profile)
+	return o != nil && k.limits == o.limits && k.quota == o.quota && slices.Equal(k.mounts, o.mounts) && slices.Equal(k.controls, o.controls) &&
+		sameSite(k.spec.Site, o.spec.Site) && reflect.DeepEqual(k.spec.Profile, o.spec.Profile)
 }
 
 // sameSite compares all but the cgroup, which each pen has for itself.
@@ -62,7 +65,7 @@ func (s *Session) kind(ctx context.Context, p *process, g *policy.Grant, dir *os
 	if g.Env, err = withEnvDir(g.Env, g.EnvDir); err != nil {
 		return nil, err
 	}
-	k := &kind{files: files, quota: cgroup.NoLimits()}
+	k := &kind{files: files, quota: cgroup.NoLimits(), controls: g.Controls}
 	k.spec, k.limits = Plan(g, place)
 	k.quota.Memory, k.quota.Pids, k.quota.CPU = cgroup.Bytes(g.Quota.Memory), g.Quota.Pids, g.Quota.CPU
 	for _, f := range files {
@@ -87,11 +90,14 @@ type ready struct {
 
 type readyPen struct {
 	*kind
-	made chan struct{} // closed once the rest stands
-	pen  *sandbox.Prepared
-	job  *cgroup.Job
-	err  error
-	idle *time.Timer
+	seen *seen
+
+	made  chan struct{} // closed once the rest stands
+	pen   *sandbox.Prepared
+	shown proof
+	job   *cgroup.Job
+	err   error
+	idle  *time.Timer
 }
 
 // take returns the pen that is ready for that kind, or nil. One that is under way it
@@ -114,6 +120,25 @@ func (r *ready) take(ctx context.Context, k *kind) (*readyPen, error) {
 	}
 	n.idle.Stop()
 	return n, nil
+}
+
+// ripe returns the pen that is ready, or nil.
+func (r *ready) ripe() *readyPen {
+	r.mu.Lock()
+	n := r.next
+	r.mu.Unlock()
+	if n == nil {
+		return nil
+	}
+	select {
+	case <-n.made:
+	default:
+		return nil // the whole way waits for it
+	}
+	if n.err != nil {
+		return nil
+	}
+	return n
 }
 
 // wants reports whether a pen should be made ready after a spawn of that kind.
@@ -176,25 +201,24 @@ func (p *process) beside() {
 	defer t.Stop()
 	select {
 	case <-p.concluded:
+		p.last.first()
 	case <-p.ctx.Done():
 	case <-t.C:
 	}
 }
 
-// prepare makes a pen ready. dir is the workspace among the kind's files, which goes
-// with it; nil: all are the session's.
-func (s *Session) prepare(k *kind, dir *os.File) {
-	if dir != nil {
-		defer dir.Close()
-	}
+// prepare makes a pen ready, with which goes what was seen.
+func (s *Session) prepare(k *kind, seen *seen) {
 	if !s.host.Registry.takeReady(s.account()) {
 		s.ready.leave()
+		seen.close()
 		return
 	}
-	n := &readyPen{kind: k.bare(), made: make(chan struct{})}
+	n := &readyPen{kind: k.bare(), seen: seen, made: make(chan struct{})}
 	old, ok := s.ready.put(n)
 	if !ok {
 		s.host.Registry.dropReady(s.account())
+		seen.close()
 		return
 	}
 	n.err = s.make(n, k.files)
@@ -212,6 +236,7 @@ func (s *Session) prepare(k *kind, dir *os.File) {
 		s.log.Debug("no pen is ready for the next spawn", attrErr(n.err))
 		s.host.Registry.dropReady(s.account())
 		s.ready.drop(n)
+		seen.close()
 	}
 	if old != nil {
 		s.discard(old)
@@ -228,6 +253,11 @@ func (s *Session) make(n *readyPen, files []*os.File) (err error) {
 	inJob(&spec.Site, n.job.Path(), n.job.Join())
 	if n.pen, err = s.host.Stage.Prepare(ctx, s.conn, spec, files); err != nil {
 		s.removeJob(ctx, n.job)
+		return err
+	}
+	if n.shown, err = proofOf(n.pen.Enforcement(), n.controls, n.job.Applied()); err != nil {
+		err = errors.Join(err, n.pen.Abort(ctx))
+		s.removeJob(ctx, n.job)
 	}
 	return err
 }
@@ -239,6 +269,7 @@ func (s *Session) discard(n *readyPen) {
 		return
 	}
 	n.idle.Stop()
+	n.seen.close()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.base), releaseTime)
 	defer cancel()
 	if err := n.pen.Abort(ctx); err != nil {

@@ -2,8 +2,13 @@ package session
 
 import (
 	"errors"
+	"fmt"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 
 	"pinfold/audit"
+	"pinfold/cgroup"
 	"pinfold/policy"
 	"pinfold/proto"
 	"pinfold/sandbox"
@@ -52,11 +57,29 @@ func file(f policy.Fact) audit.File {
 	return audit.File{Path: f.Path, ID: audit.FileID{Dev: f.ID.Dev, Ino: f.ID.Ino, Size: f.Size, MtimeNs: f.MtimeNs, CtimeNs: f.CtimeNs}}
 }
 
+// proof is what the kernel showed of a pen, and the same in JSON for the answer and the
+// audit file.
+type proof struct {
+	sandbox.Enforcement
+	encoded jsontext.Value
+}
+
+// proofOf adds what the cgroup files show to what a pen showed.
+func proofOf(e sandbox.Enforcement, controls []policy.Need, applied []cgroup.Setting) (r proof, err error) {
+	if r.Enforcement, err = withCgroups(e, controls, applied); err != nil {
+		return proof{}, err
+	}
+	if r.encoded, err = json.Marshal(r.Enforcement); err != nil {
+		return proof{}, fmt.Errorf("cannot encode the enforcement record: %w", err)
+	}
+	return r, nil
+}
+
 // recordStart records a pen that waits at its last gate.
 func (s *Session) recordStart(p *process, st *started, pid int) error {
 	return s.record(audit.Started{
 		Process: p.id, PID: pid, Profile: st.grant.Profile, Program: s.host.Hasher.Lookup(file(st.grant.Program)),
-		RunUID: st.enforcement.UID, Workspace: st.workspace, Cgroup: st.job.Path(), Enforcement: st.encoded,
+		RunUID: st.proof.UID, Workspace: st.workspace, Cgroup: st.job.Path(), Enforcement: st.proof.encoded,
 	})
 }
 

@@ -27,6 +27,7 @@ const (
 	retention   = time.Hour               // how long a finished process is kept
 	maxDenials  = 1024                    // different refusals counted
 	drainTime   = 900 * time.Millisecond  // for the pipes after the last process is gone
+	finalTime   = 5 * time.Millisecond    // for the final event to go before its pen is taken down
 	emptyTime   = 5 * time.Second         // for a killed cgroup to become empty
 	lookTime    = 2 * time.Second         // for the denied paths to be looked for after the end
 	releaseTime = 5 * time.Second         // for PID 1 to go

@@ -9,8 +9,6 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/go-json-experiment/json"
-
 	"pinfold/audit"
 	"pinfold/cgroup"
 	"pinfold/policy"
@@ -89,7 +87,7 @@ func (s *Session) answerSpawn(p *process) {
 	st := p.start
 	p.answer(&proto.SpawnResp{
 		Reply: proto.Done(p.req), ProcID: p.id, PID: st.pid, Profile: st.grant.Profile,
-		Workspace: st.workspace, Enforcement: st.encoded, Rule: st.grant.Rule.String(),
+		Workspace: st.workspace, Enforcement: st.proof.encoded, Rule: st.grant.Rule.String(),
 	}, func() { close(p.told) })
 }
 
@@ -126,10 +124,14 @@ func (s *Session) launch(p *process, pol *policy.Policy) (*started, *proto.Spawn
 	ctx, cancel := context.WithDeadline(p.launching, p.asked.Add(startTime))
 	defer cancel()
 	p.laps.Lap("wait")
-	g, dir, err := s.decide(ctx, p, pol)
-	if dir != nil {
-		defer func() { dir.Close() }()
+	q := lookRequest(pol.Candidates(s.caller, request(&p.req.Spawn)))
+	if st, err := s.alike(ctx, p, pol, q); st != nil {
+		return st, nil
+	} else if err != nil {
+		return fail(err)
 	}
+	seen, g, err := s.decide(ctx, p, pol, q)
+	defer func() { seen.close() }()
 	p.laps.Lap("decide")
 	if _, ok := errors.AsType[*policy.Denied](err); ok {
 		s.host.Registry.denials.denied(s.caller.UID, time.Now())
@@ -146,7 +148,7 @@ func (s *Session) launch(p *process, pol *policy.Policy) (*started, *proto.Spawn
 		return fail(err)
 	}
 	p.laps.Lap("record")
-	k, err := s.kind(ctx, p, g, dir)
+	k, err := s.kind(ctx, p, g, seen.dir)
 	if err != nil {
 		return fail(err)
 	}
@@ -155,15 +157,23 @@ func (s *Session) launch(p *process, pol *policy.Policy) (*started, *proto.Spawn
 	if err != nil {
 		return fail(err)
 	}
-	if s.ready.wants(k) {
-		keep := dir
-		dir = nil
-		s.wg.Go(func() {
-			p.beside()
-			s.prepare(k, keep)
-		})
+	if s.makeReady(p, k, seen) {
+		seen = nil
 	}
 	return st, nil
+}
+
+// makeReady makes a pen ready for the next spawn of a kind where one is likely, and then
+// takes over what was seen.
+func (s *Session) makeReady(p *process, k *kind, seen *seen) bool {
+	if !s.ready.wants(k) {
+		return false
+	}
+	s.wg.Go(func() {
+		p.beside()
+		s.prepare(k, seen)
+	})
+	return true
 }
 
 // begin takes the pen that was made ready for a spawn of this kind, or a cgroup for a
@@ -174,30 +184,35 @@ func (s *Session) begin(ctx context.Context, p *process, g *policy.Grant, k *kin
 		return nil, err
 	}
 	var job *cgroup.Job
-	var pen *sandbox.Prepared
 	if r != nil {
-		s.host.Registry.dropReady(s.account())
-		job, pen = r.job, r.pen
-		err = job.Begin()
-	} else {
-		job, err = s.makeJob(proto.NewID(), k)
-	}
-	p.laps.Lap("cgroup")
-	if err != nil && job == nil {
+		defer r.seen.close()
+		job = r.job
+		err = s.use(ctx, r)
+	} else if job, err = s.makeJob(proto.NewID(), k); err != nil {
 		return nil, err
 	}
+	p.laps.Lap("cgroup")
 	var st *started
 	if err == nil {
 		inJob(&k.spec.Site, job.Path(), job.Join())
-		st, err = s.build(ctx, p, g, k, job, pen)
-	} else if pen != nil {
-		err = errors.Join(err, pen.Abort(context.WithoutCancel(ctx)))
+		st, err = s.build(ctx, p, g, k, job, r)
 	}
 	if err != nil {
 		s.removeJob(ctx, job)
 		return nil, err
 	}
 	return st, nil
+}
+
+// use makes the pen that was ready that of a process; after an error nothing of it is left
+// but its cgroup.
+func (s *Session) use(ctx context.Context, r *readyPen) error {
+	s.host.Registry.dropReady(s.account())
+	err := r.job.Begin()
+	if err != nil {
+		err = errors.Join(err, r.pen.Abort(context.WithoutCancel(ctx)))
+	}
+	return err
 }
 
 // removeJob removes the cgroup of a process that was never started.
@@ -209,17 +224,26 @@ func (s *Session) removeJob(ctx context.Context, job *cgroup.Job) {
 	}
 }
 
-// decide looks at what the request names and asks the policy.
-func (s *Session) decide(ctx context.Context, p *process, pol *policy.Policy) (*policy.Grant, *os.File, error) {
-	r := request(&p.req.Spawn)
-	c := pol.Candidates(s.caller, r)
-	l, dir, err := s.host.Stage.Look(ctx, s.conn, sandbox.LookRequest{Programs: c.Programs, Path: c.Path, Dir: c.Dir, Under: c.Under})
+// decide looks at what the request names and asks the policy. What was seen is the
+// caller's to close, also after an error.
+func (s *Session) decide(ctx context.Context, p *process, pol *policy.Policy, q sandbox.LookRequest) (*seen, *policy.Grant, error) {
+	l, dir, err := s.host.Stage.Look(ctx, s.conn, q)
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot look at %q: %w", first(p.req.Cmd), err)
 	}
 	p.laps.Lap("look")
-	g, err := pol.Decide(s.caller, r, looked(l))
-	return g, dir, err
+	seen := &seen{Seen: sandbox.Seen{Request: q, Looked: l}, dir: dir}
+	if dir != nil {
+		if seen.Mount, err = sandbox.MountOf(dir); err != nil {
+			return seen, nil, fmt.Errorf("cannot look at the mount of %s: %w", dir.Name(), err)
+		}
+	}
+	g, err := pol.Decide(s.caller, request(&p.req.Spawn), looked(l))
+	return seen, g, err
+}
+
+func lookRequest(c policy.Candidates) sandbox.LookRequest {
+	return sandbox.LookRequest{Programs: c.Programs, Path: c.Path, Dir: c.Dir, Under: c.Under}
 }
 
 func first(list []string) string {
@@ -264,68 +288,118 @@ func (s *Session) jobBelow(name string, quota, l cgroup.Limits) (*cgroup.Job, er
 }
 
 // build brings a pen to its last gate, records it, and opens that gate.
-func (s *Session) build(ctx context.Context, p *process, g *policy.Grant, k *kind, job *cgroup.Job, ready *sandbox.Prepared) (*started, error) {
-	pen, err := s.raise(ctx, p, k, ready)
+func (s *Session) build(ctx context.Context, p *process, g *policy.Grant, k *kind, job *cgroup.Job, ready *readyPen) (*started, error) {
+	pen, shown, err := s.raise(ctx, p, k, job, ready)
 	if err != nil {
 		return nil, err
 	}
 	p.laps.Add(pen.Laps)
 	p.laps.Lap("launch")
-	st := &started{pid: pen.Pid, grant: g, job: job, workspace: g.Workspace.Path, pumped: make(chan struct{})}
-	abort := func(err error) (*started, error) {
-		return nil, errors.Join(err, pen.Abort(context.WithoutCancel(ctx)), os.RemoveAll(st.spool)) // no spool yet: nothing to remove
-	}
-	if st.enforcement, err = withCgroups(pen.Enforcement, g, job.Applied()); err != nil {
-		return abort(err)
-	}
-	if st.encoded, err = json.Marshal(st.enforcement); err != nil {
-		return abort(fmt.Errorf("cannot encode the enforcement record: %w", err))
-	}
+	st := newStarted(g, job, shown)
 	if st.spool, err = s.makeSpool(p); err != nil {
-		return abort(err)
+		return nil, errors.Join(err, pen.Abort(context.WithoutCancel(ctx)))
 	}
-	if err := s.recordStart(p, st, pen.Pid); err != nil && s.host.Policy().Audit().OnFailure == policy.FailureRefuse {
-		return abort(&auditError{err})
+	return s.begun(ctx, p, st, pen)
+}
+
+func newStarted(g *policy.Grant, job *cgroup.Job, shown proof) *started {
+	return &started{grant: g, job: job, workspace: g.Workspace.Path, proof: shown, pumped: make(chan struct{})}
+}
+
+// begun records a pen that waits at its last gate, and opens that.
+func (s *Session) begun(ctx context.Context, p *process, st *started, pen *sandbox.Pen) (*started, error) {
+	st.pid = pen.Pid
+	err := s.recordStart(p, st, pen.Pid)
+	if err != nil && s.host.Policy().Audit().OnFailure == policy.FailureRefuse {
+		return nil, errors.Join(&auditError{err}, pen.Abort(context.WithoutCancel(ctx)), os.RemoveAll(st.spool))
 	}
 	p.laps.Lap("record-start")
 	st.at = time.Now()
 	st.shown = st.at
 	if err := s.noteProcess(p, st, pen.Mark()); err != nil {
-		return abort(err)
+		return nil, errors.Join(err, pen.Abort(context.WithoutCancel(ctx)), os.RemoveAll(st.spool))
 	}
 	p.laps.Lap("note")
-	p.begun.Store(true)
-	proc, err := pen.Start(ctx)
-	p.laps.Lap("exec")
-	if _, ok := errors.AsType[*sandbox.StepError](err); ok {
-		p.begun.Store(false) // the kernel refused the program
+	if err := s.open(ctx, p, st, pen); err != nil {
+		return nil, errors.Join(err, st.disconnect())
 	}
+	p.laps.Lap("exec")
+	s.wg.Go(func() {
+		defer close(st.pumped)
+		if err := st.out.Serve(p.ctx); err != nil && p.ctx.Err() == nil {
+			s.log.Error("output is not relayed any more", attrProc(p.id), attrErr(err))
+		}
+	})
+	return st, nil
+}
+
+// open opens the last gate, and joins the pipes to the relay while the target makes its
+// exec. After an error nothing runs.
+func (s *Session) open(ctx context.Context, p *process, st *started, pen *sandbox.Pen) error {
+	p.begun.Store(true)
+	proc, err := pen.Open(ctx)
 	if err != nil {
-		return nil, errors.Join(err, os.RemoveAll(st.spool))
+		return err
 	}
 	st.proc = proc
-	if err := s.connect(p, st); err != nil {
-		rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime) // ctx may be what has ended
-		defer cancel()
-		return nil, errors.Join(err, job.Kill(), proc.Release(rctx), os.RemoveAll(st.spool))
+	joined := s.connect(p, st)
+	if err := pen.Started(ctx, proc); err != nil {
+		if _, ok := errors.AsType[*sandbox.StepError](err); ok {
+			p.begun.Store(false) // the kernel refused the program
+		}
+		return errors.Join(err, joined)
 	}
-	return st, nil
+	if joined == nil {
+		return nil
+	}
+	rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime) // ctx may be what has ended
+	defer cancel()
+	return errors.Join(joined, st.job.Kill(), proc.Release(rctx))
+}
+
+// disconnect gives up what a process that did not come to run would have written to.
+func (st *started) disconnect() error {
+	var err error
+	if st.out != nil {
+		err = st.out.Close()
+	}
+	return errors.Join(err, os.RemoveAll(st.spool))
 }
 
 // raise brings a pen to its last gate: the one that is ready, where it is still what
 // would be built now, else a new one.
-func (s *Session) raise(ctx context.Context, p *process, k *kind, ready *sandbox.Prepared) (*sandbox.Pen, error) {
+func (s *Session) raise(ctx context.Context, p *process, k *kind, job *cgroup.Job, ready *readyPen) (*sandbox.Pen, proof, error) {
 	k.spec.Command.Timed = p.laps != nil
 	if ready != nil {
-		soon, cancel := context.WithTimeout(ctx, maxReadyStart)
-		pen, err := ready.Launch(soon, k.spec.Command)
-		cancel()
-		if err == nil || ctx.Err() != nil {
-			return pen, err
+		err := ready.pen.Send(ctx, s.conn, k.spec.Command, nil)
+		var pen *sandbox.Pen
+		if err == nil {
+			pen, err = s.commanded(ctx, p, ready)
 		}
+		if err == nil || ctx.Err() != nil {
+			return pen, ready.shown, err
+		}
+	}
+	pen, err := s.host.Stage.Launch(ctx, s.conn, k.spec, k.files)
+	if err != nil {
+		return nil, proof{}, err
+	}
+	shown, err := proofOf(pen.Enforcement, k.controls, job.Applied())
+	if err != nil {
+		return nil, proof{}, errors.Join(err, pen.Abort(context.WithoutCancel(ctx)))
+	}
+	return pen, shown, nil
+}
+
+// commanded waits until the pen that is ready has its command.
+func (s *Session) commanded(ctx context.Context, p *process, ready *readyPen) (*sandbox.Pen, error) {
+	soon, cancel := context.WithTimeout(ctx, maxReadyStart)
+	defer cancel()
+	pen, err := ready.pen.Launch(soon)
+	if err != nil && ctx.Err() == nil {
 		s.log.Debug("the pen that was ready cannot be used, building another", attrProc(p.id), attrErr(err))
 	}
-	return s.host.Stage.Launch(ctx, s.conn, k.spec, k.files)
+	return pen, err
 }
 
 // place fills in what the plan needs beside the grant, and the descriptors of its
@@ -397,14 +471,8 @@ func (s *Session) connect(p *process, st *started) error {
 	}
 	st.out = out
 	if st.in, err = newInput(st.proc); err != nil {
-		return errors.Join(fmt.Errorf("cannot feed stdin: %w", err), out.Close())
+		return fmt.Errorf("cannot feed stdin: %w", err)
 	}
-	s.wg.Go(func() {
-		defer close(st.pumped)
-		if err := out.Serve(p.ctx); err != nil && p.ctx.Err() == nil {
-			s.log.Error("output is not relayed any more", attrProc(p.id), attrErr(err))
-		}
-	})
 	return nil
 }
 

@@ -7,7 +7,7 @@ const (
 	FDStdout = 1
 	FDStderr = 2
 
-	FDSignals = 0 // PID 1 after the target's exec: signalfd of SIGCHLD
+	FDSignals = 0 // PID 1 beside the target: signalfd of SIGCHLD
 
 	FDProgram = 3 // the program as opened inside the view (target, at the last gate)
 	FDDir     = 4 // the working directory as opened inside the view (target, at the last gate)

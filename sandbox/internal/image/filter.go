@@ -29,7 +29,7 @@ func (p *Program) Seccomp(f []unix.SockFilter, text string) {
 func HolderFilter() []unix.SockFilter {
 	allowed := []uint32{
 		unix.SYS_PPOLL, unix.SYS_READ, unix.SYS_WAIT4, unix.SYS_WRITE, unix.SYS_RECVFROM, unix.SYS_CLOSE,
-		unix.SYS_EXIT_GROUP, unix.SYS_RESTART_SYSCALL,
+		unix.SYS_EXIT_GROUP, unix.SYS_RESTART_SYSCALL, unix.SYS_MUNMAP,
 	}
 	n := len(allowed)
 	f := []unix.SockFilter{

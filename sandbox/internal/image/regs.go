@@ -34,7 +34,7 @@ const (
 	RegCommand Reg = 18 // command: kind and operand
 	RegOperand Reg = 19
 
-	// The record of a target at its last gate: its kind, and which canaries were refused.
+	// The records of a target at its gates: the kind, and which canaries were refused.
 	RegWaiting  Reg = 20
 	RegLandlock Reg = 21
 	RegFilter   Reg = 22
@@ -81,18 +81,20 @@ const (
 
 // Kinds of record on the status socket; the first 32 bits of each.
 const (
-	RecordStarted = 1 // {1, pid inside the pen}
-	RecordFailed  = 2 // {2, step, errno, 0}
-	RecordEnded   = 3 // {3, wait status, struct rusage}
-	RecordWaiting = 4 // {4, 0, and eight bytes each that are 1: Landlock, the filter, a memfd was refused}
+	RecordStarted  = 1 // {1, pid inside the pen}
+	RecordFailed   = 2 // {2, step, errno, 0}
+	RecordEnded    = 3 // {3, wait status, struct rusage}
+	RecordWaiting  = 4 // {4, 0}
+	RecordConfined = 5 // {5, 0, and eight bytes each that are 1: Landlock, the filter, a memfd was refused}
 )
 
 // Sizes of the records in bytes.
 const (
-	StartedSize = 8
-	WaitingSize = 8 + 3*8
-	FailedSize  = 16
-	EndedSize   = 8 + 144 // struct rusage is 144 bytes on 64-bit Linux: getrusage(2)
+	StartedSize  = 8
+	WaitingSize  = 8
+	ConfinedSize = 8 + 3*8
+	FailedSize   = 16
+	EndedSize    = 8 + 144 // struct rusage is 144 bytes on 64-bit Linux: getrusage(2)
 )
 
 // Kinds of command on the status socket: two 64-bit numbers, kind and operand.

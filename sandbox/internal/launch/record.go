@@ -9,18 +9,22 @@ import (
 	"pinfold/sandbox/internal/image"
 )
 
-// Record is what PID 1 or the target says on the status socket: Waiting, Started,
-// Failed or Ended.
+// Record is what PID 1 or the target says on the status socket: Confined, Waiting,
+// Started, Failed or Ended.
 type Record interface{ record() }
 
-// Waiting says that the target is about to read from its last gate, and which of the
-// acts that must be refused were. Sent by the target itself, so that SCM_CREDENTIALS of
-// unix(7) tell its pid.
-type Waiting struct {
+// Confined says that all that confines the target is in force, that it is about to read
+// its command, and which of the acts that must be refused were. Sent by the target
+// itself, so that SCM_CREDENTIALS of unix(7) tell its pid.
+type Confined struct {
 	Landlock bool // reading a file that no rule covers
 	Filter   bool // a system call that the filter refuses
 	Memfd    bool // making a file in memory that can be executed
 }
+
+// Waiting says that the target has opened its program and directory and is about to
+// read from its last gate. Sent by the target itself.
+type Waiting struct{}
 
 // Started says that the target's exec is done and PID 1 has given up what it does
 // not need.
@@ -42,10 +46,11 @@ type Ended struct {
 	Usage  syscall.Rusage
 }
 
-func (Waiting) record() {}
-func (Started) record() {}
-func (Failed) record()  {}
-func (Ended) record()   {}
+func (Confined) record() {}
+func (Waiting) record()  {}
+func (Started) record()  {}
+func (Failed) record()   {}
+func (Ended) record()    {}
 
 // DecodeRecord reads one message of the status socket. A message of another size
 // or kind is an error.
@@ -56,7 +61,9 @@ func DecodeRecord(b []byte) (Record, error) {
 	}
 	switch kind := le.Uint32(b); {
 	case kind == image.RecordWaiting && len(b) == image.WaitingSize:
-		return Waiting{Landlock: le.Uint64(b[8:]) == 1, Filter: le.Uint64(b[16:]) == 1, Memfd: le.Uint64(b[24:]) == 1}, nil
+		return Waiting{}, nil
+	case kind == image.RecordConfined && len(b) == image.ConfinedSize:
+		return Confined{Landlock: le.Uint64(b[8:]) == 1, Filter: le.Uint64(b[16:]) == 1, Memfd: le.Uint64(b[24:]) == 1}, nil
 	case kind == image.RecordStarted && len(b) == image.StartedSize:
 		return Started{Pid: int32(le.Uint32(b[4:]))}, nil
 	case kind == image.RecordFailed && len(b) == image.FailedSize:

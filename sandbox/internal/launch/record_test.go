@@ -28,7 +28,8 @@ func TestDecodeRecord(t *testing.T) {
 	}{
 		{words(8, image.RecordStarted, 2), Started{Pid: 2}},
 		{words(image.WaitingSize, image.RecordWaiting), Waiting{}},
-		{words(image.WaitingSize, image.RecordWaiting, 0, 1, 0, 0, 0, 1), Waiting{Landlock: true, Memfd: true}},
+		{words(image.ConfinedSize, image.RecordConfined), Confined{}},
+		{words(image.ConfinedSize, image.RecordConfined, 0, 1, 0, 0, 0, 1), Confined{Landlock: true, Memfd: true}},
 		{words(16, image.RecordFailed, 41, uint32(syscall.ENOENT)), Failed{Step: 41, Errno: syscall.ENOENT}},
 		{usage, Ended{Status: 7 << 8, Usage: syscall.Rusage{Utime: syscall.Timeval{Sec: 3, Usec: 500000}, Maxrss: 4096}}},
 	}

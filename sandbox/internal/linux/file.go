@@ -2,6 +2,7 @@ package linux
 
 import (
 	"errors"
+	"io"
 	"os"
 	"path"
 	"strconv"
@@ -235,6 +236,15 @@ func StreamPipe() (r, w int, err error) {
 	return p[0], p[1], nil
 }
 
+// GatePipe makes a pipe that is waited for with blocking reads, and written to once.
+func GatePipe() (r, w int, err error) {
+	var p [2]int
+	if err := retry("pipe2", func() error { return unix.Pipe2(p[:], unix.O_CLOEXEC) }); err != nil {
+		return -1, -1, err
+	}
+	return p[0], p[1], nil
+}
+
 // AccessMode returns how f was opened: O_RDONLY, O_WRONLY or O_RDWR of F_GETFL, fcntl(2).
 func AccessMode(f *os.File) (int, error) {
 	var n int
@@ -307,9 +317,9 @@ func AnonymousFile(name string) (*os.File, error) {
 
 // IsSealed reports whether f can no longer be changed by anyone: it is a memfd
 // with all of SealedFile's seals.
-func IsSealed(f *os.File) bool {
+func IsSealed(n int) bool {
 	var s int
-	err := retry("fcntl F_GET_SEALS", func() (err error) { s, err = unix.FcntlInt(uintptr(fd(f)), unix.F_GET_SEALS, 0); return })
+	err := retry("fcntl F_GET_SEALS", func() (err error) { s, err = unix.FcntlInt(uintptr(n), unix.F_GET_SEALS, 0); return })
 	return err == nil && s&seals == seals
 }
 
@@ -324,8 +334,29 @@ func ReadProc(name string, limit int) ([]byte, error) {
 	return readAll(n, name, limit)
 }
 
-// ReadNumber is ReadProc of a descriptor that was just opened.
-func ReadNumber(n int, name string, limit int) ([]byte, error) { return readAll(n, name, limit) }
+// ReadNumber is ReadProc of an open descriptor, from its beginning.
+func ReadNumber(n int, name string, limit int) ([]byte, error) {
+	if err := retry("lseek "+name, func() error { _, err := unix.Seek(n, 0, io.SeekStart); return err }); err != nil {
+		return nil, err
+	}
+	return readAll(n, name, limit)
+}
+
+// PreadNumber fills b from the beginning of a file; one that is shorter is
+// io.ErrUnexpectedEOF.
+func PreadNumber(n int, b []byte) error {
+	for at := 0; at < len(b); {
+		var got int
+		if err := retry("pread", func() (err error) { got, err = unix.Pread(n, b[at:], int64(at)); return }); err != nil {
+			return err
+		}
+		if got == 0 {
+			return io.ErrUnexpectedEOF
+		}
+		at += got
+	}
+	return nil
+}
 
 // WriteNumber writes all of b in one write(2).
 func WriteNumber(n int, b []byte) error {

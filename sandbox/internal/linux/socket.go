@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -58,6 +59,17 @@ func Numbers(files []*os.File) []int {
 	return fds
 }
 
+// Files makes files of descriptors that were received, and takes them over: each number is
+// −1 afterwards. A nonblocking one is watched by the runtime from then on.
+func Files(numbers []int) []*os.File {
+	files := make([]*os.File, len(numbers))
+	for i, n := range numbers {
+		files[i] = os.NewFile(uintptr(n), "received")
+		numbers[i] = -1
+	}
+	return files
+}
+
 // SendNumbers is Send with bare descriptors.
 func SendNumbers(s *os.File, data []byte, fds ...int) error {
 	var oob []byte
@@ -90,9 +102,9 @@ func closed(err error) error {
 
 // Message is one received message.
 type Message struct {
-	Data  []byte // part of the buffer given to Receive
-	Files []*os.File
-	Cred  *unix.Ucred // of the sender, where the socket has SO_PASSCRED
+	Data []byte      // part of the buffer given to Receive
+	FDs  []int       // what came with it, whose owner is the receiver
+	Cred *unix.Ucred // of the sender, where the socket has SO_PASSCRED
 }
 
 // Receive takes one message from a pollable socket: recvmsg(2) with
@@ -138,11 +150,11 @@ func receive(s *os.File, buf []byte, how int) (Message, error) {
 	if err == nil && flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {
 		err = ErrTruncated
 	}
-	if err == nil && n == 0 && len(m.Files) == 0 {
+	if err == nil && n == 0 && len(m.FDs) == 0 {
 		err = io.EOF
 	}
 	if err != nil {
-		CloseAll(m.Files...)
+		CloseNumbers(m.FDs...)
 		return Message{}, err
 	}
 	m.Data = buf[:n]
@@ -165,9 +177,7 @@ func parseControl(oob []byte) (Message, error) {
 			if err != nil {
 				return m, os.NewSyscallError("recvmsg rights", err)
 			}
-			for _, n := range fds {
-				m.Files = append(m.Files, os.NewFile(uintptr(n), "received"))
-			}
+			m.FDs = append(m.FDs, fds...)
 		case unix.SCM_CREDENTIALS:
 			if m.Cred, err = unix.ParseUnixCredentials(&c); err != nil {
 				return m, os.NewSyscallError("recvmsg credentials", err)
@@ -203,18 +213,23 @@ type Peer struct {
 	Groups   []uint32
 }
 
-// PeerOf returns who connected the Unix socket s, at the time it did: SO_PEERCRED
+// Same reports whether both have the same rights.
+func (p Peer) Same(o Peer) bool {
+	return p.UID == o.UID && p.GID == o.GID && slices.Equal(p.Groups, o.Groups)
+}
+
+// PeerOf returns who connected the Unix socket n, at the time it did: SO_PEERCRED
 // and SO_PEERGROUPS (Linux 4.13), unix(7).
-func PeerOf(s *os.File) (Peer, error) {
+func PeerOf(n int) (Peer, error) {
 	var c *unix.Ucred
 	err := retry("getsockopt SO_PEERCRED", func() (err error) {
-		c, err = unix.GetsockoptUcred(fd(s), unix.SOL_SOCKET, unix.SO_PEERCRED)
+		c, err = unix.GetsockoptUcred(n, unix.SOL_SOCKET, unix.SO_PEERCRED)
 		return
 	})
 	if err != nil {
 		return Peer{}, err
 	}
-	g, err := peerGroups(fd(s))
+	g, err := peerGroups(n)
 	if err != nil {
 		return Peer{}, err
 	}

@@ -38,7 +38,7 @@ func TestReceiveAfterReset(t *testing.T) {
 		if err != nil || string(m.Data) != want {
 			t.Errorf("Receive() = %q, %v; want %q", m.Data, err, want)
 		}
-		linux.CloseAll(m.Files...)
+		linux.CloseNumbers(m.FDs...)
 	}
 	if m, err := linux.Receive(ours, make([]byte, 10)); !errors.Is(err, io.EOF) {
 		t.Errorf("Receive() at the end = %q, %v; want EOF", m.Data, err)

@@ -66,7 +66,7 @@ func FuzzSendReceive(f *testing.F) {
 		}()
 		got, came, err := stagewire.Receive(b, make([]byte, stagewire.MaxInline))
 		sent := <-done
-		linux.CloseAll(came...)
+		linux.CloseNumbers(came...)
 		switch {
 		case err != nil:
 			t.Fatalf("Receive() = %v; want a message", err)
@@ -107,7 +107,7 @@ func FuzzLarge(f *testing.F) {
 			t.Fatal(err)
 		}
 		m, came, err := stagewire.Receive(b, make([]byte, stagewire.MaxInline))
-		linux.CloseAll(came...)
+		linux.CloseNumbers(came...)
 		var inner stagewire.Message
 		good := sealed && size > 0 && size <= int64(len(data)) && size <= stagewire.MaxLarge
 		good = good && stagewire.Unmarshal(data[:max(0, min(size, int64(len(data))))], &inner) == nil && inner.ID == 7 && inner.Large == 0

@@ -14,7 +14,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"io"
 	"os"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -38,8 +37,8 @@ const (
 	OpScratch     Op = "scratch"      // Scratch
 	OpDropScratch Op = "drop_scratch" // Scratch with Name alone
 	OpLaunch      Op = "launch"       // Launch + the caller's connection + attaches
-	OpPrepare     Op = "prepare"      // Launch without Command + the caller's connection + attaches; the answer is a Pen
-	OpCommand     Op = "command"      // Command: what a prepared pen executes; the answer is that of a launch
+	OpPrepare     Op = "prepare"      // Launch without Command + the caller's connection + attaches; the answer is that of a launch without a target
+	OpCommand     Op = "command"      // Command + the caller's connection: what a prepared pen executes; the answer is that of a launch
 	OpAbort       Op = "abort"        // Pen: end it before its start
 	OpReaped      Op = "reaped"       // Pen: answered once its PID 1 is gone and cleaned up after
 	OpStep        Op = "step"         // Pen and Step: the printed text of a step
@@ -100,7 +99,8 @@ type Launch struct {
 // Command gives a prepared pen its command.
 type Command struct {
 	Pen     uint64         `json:"pen"`
-	Command jsontext.Value `json:"command"` // sandbox.Command
+	Command jsontext.Value `json:"command"`       // sandbox.Command
+	Seen    jsontext.Value `json:"seen,omitzero"` // sandbox.Seen, where nobody has looked for this command yet
 }
 
 // ProfileKey names a profile by its JSON, byte for byte.
@@ -155,19 +155,19 @@ func SendNumbers(s *os.File, m Message, fds ...int) error {
 }
 
 // Receive takes one message from s. buf must hold MaxInline bytes; the message
-// does not point into it. The caller closes the files. Any error but a *BadMessageError
-// ends the connection.
-func Receive(s *os.File, buf []byte) (Message, []*os.File, error) {
+// does not point into it. The caller closes the descriptors. Any error but a
+// *BadMessageError ends the connection.
+func Receive(s *os.File, buf []byte) (Message, []int, error) {
 	got, err := linux.Receive(s, buf)
 	if err != nil {
 		return Message{}, nil, err
 	}
-	m, files, err := decode(got.Data, got.Files)
+	m, fds, err := decode(got.Data, got.FDs)
 	if err != nil {
-		linux.CloseAll(got.Files...)
+		linux.CloseNumbers(got.FDs...)
 		return m, nil, &BadMessageError{ID: m.ID, Err: err}
 	}
-	return m, files, nil
+	return m, fds, nil
 }
 
 // BadMessageError is what Receive answers for bytes that are no message.
@@ -182,23 +182,23 @@ func (e *BadMessageError) Error() string { return "cannot decode message: " + e.
 // Unwrap returns the cause.
 func (e *BadMessageError) Unwrap() error { return e.Err }
 
-func decode(data []byte, files []*os.File) (Message, []*os.File, error) {
+func decode(data []byte, fds []int) (Message, []int, error) {
 	var m Message
 	if err := Unmarshal(data, &m); err != nil {
 		return Message{}, nil, err
 	}
 	if m.Large == 0 {
-		return m, files, nil
+		return m, fds, nil
 	}
 	id := m.ID
-	if m.Large < 0 || m.Large > MaxLarge || len(files) == 0 {
-		return m, nil, fmt.Errorf("large message of %d bytes with %d descriptors", m.Large, len(files))
+	if m.Large < 0 || m.Large > MaxLarge || len(fds) == 0 {
+		return m, nil, fmt.Errorf("large message of %d bytes with %d descriptors", m.Large, len(fds))
 	}
-	if !linux.IsSealed(files[0]) {
+	if !linux.IsSealed(fds[0]) {
 		return m, nil, fmt.Errorf("large message in a file that can still be changed")
 	}
 	b := make([]byte, m.Large)
-	if _, err := io.ReadFull(io.NewSectionReader(files[0], 0, int64(m.Large)), b); err != nil {
+	if err := linux.PreadNumber(fds[0], b); err != nil {
 		return m, nil, err
 	}
 	m = Message{}
@@ -208,6 +208,6 @@ func decode(data []byte, files []*os.File) (Message, []*os.File, error) {
 	if m.ID != id || m.Large != 0 {
 		return Message{ID: id}, nil, fmt.Errorf("large message with another id")
 	}
-	linux.CloseAll(files[0])
-	return m, files[1:], nil
+	linux.CloseNumbers(fds[0])
+	return m, fds[1:], nil
 }

@@ -49,7 +49,7 @@ func TestSendReceive(t *testing.T) {
 		if err != nil || len(files) != 1 {
 			t.Fatalf("Receive(%d bytes) = %d files, %v; want one file", size, len(files), err)
 		}
-		linux.CloseAll(files...)
+		linux.CloseNumbers(files...)
 		if err := <-done; err != nil {
 			t.Fatalf("Send(%d bytes) = %v; want nil", size, err)
 		}

@@ -1,0 +1,150 @@
+package stage_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"pinfold/sandbox"
+)
+
+// look is what a look with the bench's connection finds now.
+func (b *bench) look(r sandbox.LookRequest) *sandbox.Seen {
+	b.t.Helper()
+	l, dir, err := b.Look(b.t.Context(), b.conn, r)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	s := &sandbox.Seen{Request: r, Looked: l}
+	if dir == nil {
+		return s
+	}
+	b.t.Cleanup(func() { _ = dir.Close() })
+	if s.Mount, err = sandbox.MountOf(dir); err != nil {
+		b.t.Fatal(err)
+	}
+	return s
+}
+
+// TestSeenOnceMore: a command that rests on an earlier look goes to a prepared pen only
+// if a look finds the same when it comes.
+func TestSeenOnceMore(t *testing.T) {
+	b := newBench(t)
+	for name, tt := range map[string]struct {
+		change func(t *testing.T, w string, s *sandbox.Seen)
+		stale  bool
+	}{
+		"nothing":          {func(*testing.T, string, *sandbox.Seen) {}, false},
+		"another file":     {func(t *testing.T, w string, _ *sandbox.Seen) { write(t, w+"/sub/other", "x") }, true}, // the directory's own times
+		"a file elsewhere": {func(t *testing.T, w string, _ *sandbox.Seen) { write(t, w+"/other", "x") }, false},
+		"another directory": {func(t *testing.T, w string, _ *sandbox.Seen) {
+			move(t, w+"/sub", w+"/old")
+			mkdir(t, w+"/sub")
+		}, true},
+		"no directory": {func(t *testing.T, w string, _ *sandbox.Seen) { move(t, w+"/sub", w+"/old") }, true},
+		"a symlink to it": {func(t *testing.T, w string, _ *sandbox.Seen) {
+			move(t, w+"/sub", w+"/old")
+			if err := os.Symlink("old", w+"/sub"); err != nil {
+				t.Fatal(err)
+			}
+		}, true},
+		"another program":          {func(t *testing.T, w string, _ *sandbox.Seen) { program(t, w+"/bin/tool", "exit 1") }, true},
+		"no rights to it":          {func(t *testing.T, w string, _ *sandbox.Seen) { chmod(t, w+"/bin/tool", 0o600) }, true},
+		"one found before it":      {func(t *testing.T, w string, _ *sandbox.Seen) { program(t, w+"/first/tool", "exit 1") }, true},
+		"a look of something else": {func(_ *testing.T, _ string, s *sandbox.Seen) { s.Request.Programs = []string{"other"} }, true},
+		"another mount":            {func(_ *testing.T, _ string, s *sandbox.Seen) { s.Mount.ID++ }, true},
+		"a remounted one":          {func(_ *testing.T, _ string, s *sandbox.Seen) { s.Mount.Flags ^= unix.ST_RDONLY }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := workspace(t)
+			for _, d := range []string{"/sub", "/bin", "/first"} {
+				mkdir(t, w+d)
+			}
+			program(t, w+"/bin/tool", "true")
+			s, d := b.inWork(testProfile(), w, "true")
+			p := b.prepare(t, s, d)
+			seen := b.look(sandbox.LookRequest{Programs: []string{"tool"}, Path: []string{w + "/first", w + "/bin"}, Dir: w + "/sub"})
+			tt.change(t, w, seen)
+			ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
+			defer cancel()
+			pen, err := b.obey(ctx, p, s.Command, seen)
+			if err == nil {
+				err = pen.Abort(ctx)
+			}
+			if tt.stale != errors.Is(err, sandbox.ErrStale) || !tt.stale && err != nil {
+				t.Errorf("Launch() = %v; want stale: %v", err, tt.stale)
+			}
+		})
+	}
+}
+
+func mkdir(t *testing.T, name string) {
+	t.Helper()
+	if err := os.Mkdir(name, 0o755); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func chmod(t *testing.T, name string, mode os.FileMode) {
+	t.Helper()
+	if err := os.Chmod(name, mode); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func program(t *testing.T, name, script string) {
+	t.Helper()
+	write(t, name, "#!/bin/sh\n"+script+"\n")
+	chmod(t, name, 0o755)
+}
+
+// TestPreparedForOne: the pen of one user takes no command of another.
+func TestPreparedForOne(t *testing.T) {
+	b := newBench(t)
+	s := b.spec(testProfile(), "/bin/true")
+	p := b.prepare(t, s)
+	if err := p.Send(t.Context(), connOf(t, testUID+1), s.Command, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Launch(t.Context()); err == nil || !strings.Contains(err.Error(), "cannot give a pen of uid") {
+		t.Errorf("Launch() for another user = %v; want a refusal", err)
+	}
+}
+
+// TestPreparedStillHolds: what was changed from outside of what confines a pen that waits
+// keeps it from its command.
+func TestPreparedStillHolds(t *testing.T) {
+	b := newBench(t)
+	for name, change := range map[string]func(t *testing.T, s sandbox.Spec, pid int){
+		"a limit": func(t *testing.T, _ sandbox.Spec, pid int) {
+			c := exec.CommandContext(t.Context(), "prlimit", "--pid", itoa(pid), "--nofile=10:10")
+			c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: testUID, Gid: testUID}} // the target's own user may
+			if out, err := c.CombinedOutput(); err != nil {
+				t.Fatalf("prlimit = %v: %s", err, out)
+			}
+		},
+		"its cgroup": func(t *testing.T, s sandbox.Spec, pid int) {
+			move := b.base + "/" + s.Site.Cgroup + "/init/cgroup.procs"
+			if err := os.WriteFile(move, []byte(itoa(pid)), 0); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := testProfile()
+			f.Rlimits = []sandbox.Rlimit{{Name: "nofile", Value: 100}}
+			s := b.spec(f, "/bin/true")
+			p := b.prepare(t, s)
+			change(t, s, onlyPid(t, jobOf(b, s)))
+			if _, err := b.obey(t.Context(), p, s.Command, nil); err == nil {
+				t.Error("Launch() = nil; want an error")
+			}
+		})
+	}
+}

@@ -1,0 +1,99 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"os"
+	"reflect"
+
+	"pinfold/policy"
+	"pinfold/sandbox"
+)
+
+// seen is what a look found, with the directory that it found open.
+type seen struct {
+	sandbox.Seen
+	dir *os.File // nil: none
+}
+
+func (s *seen) close() {
+	if s != nil && s.dir != nil {
+		_ = s.dir.Close() // an O_PATH descriptor has nothing to lose
+	}
+}
+
+// alike starts p in the pen that is ready, where p asks for what the spawn before it asked
+// for. Policy decides on what was seen then; the stage looks once more before it gives the
+// command away, and refuses what is not the same now: then nothing has come of it, and p
+// goes the whole way, as it does where alike returns nil without an error.
+func (s *Session) alike(ctx context.Context, p *process, pol *policy.Policy, q sandbox.LookRequest) (*started, error) {
+	r := s.ready.ripe()
+	if r == nil || !reflect.DeepEqual(q, r.seen.Request) {
+		return nil, nil //nolint:nilnil // see above
+	}
+	g, err := pol.Decide(s.caller, request(&p.req.Spawn), looked(r.seen.Looked))
+	if err != nil || CheckHost(g, s.host.Stage.Features().Lacks(), s.host.Cgroups.Lacks()) != nil {
+		return nil, nil //nolint:nilnil,nilerr // a no rests on a look of its own
+	}
+	p.laps.Lap("decide")
+	return s.reuse(ctx, p, pol, g, r)
+}
+
+// reuse gives the pen that is ready to a process that was granted what it is for.
+func (s *Session) reuse(ctx context.Context, p *process, pol *policy.Policy, g *policy.Grant, r *readyPen) (*started, error) {
+	ctx, cancel := context.WithDeadline(ctx, p.asked.Add(g.Timeout.Start))
+	defer cancel()
+	k, err := s.kind(ctx, p, g, r.seen.dir)
+	if err != nil {
+		return nil, nil //nolint:nilnil,nilerr // the whole way meets it again and tells
+	}
+	p.laps.Lap("plan")
+	if !k.like(r.kind) || !s.ready.drop(r) {
+		return nil, nil //nolint:nilnil // it is for something else, or another has it
+	}
+	r.idle.Stop()
+	keep := r.seen
+	defer func() { keep.close() }()
+	inJob(&k.spec.Site, r.job.Path(), r.job.Join())
+	k.spec.Command.Timed = p.laps != nil
+	st := newStarted(g, r.job, r.shown)
+	pen, err := s.sent(ctx, p, k, r, st)
+	if err != nil {
+		s.removeJob(ctx, r.job)
+		return nil, errors.Join(ctx.Err(), os.RemoveAll(st.spool))
+	}
+	p.laps.Add(pen.Laps)
+	p.laps.Lap("launch")
+	if err = s.recordDecision(p, g, nil); err != nil && pol.Audit().OnFailure == policy.FailureRefuse {
+		err = errors.Join(&auditError{err}, pen.Abort(context.WithoutCancel(ctx)), os.RemoveAll(st.spool))
+	} else {
+		p.laps.Lap("record")
+		st, err = s.begun(ctx, p, st, pen)
+	}
+	if err != nil {
+		s.removeJob(ctx, r.job)
+		return nil, err
+	}
+	if s.makeReady(p, k, keep) {
+		keep = nil
+	}
+	return st, nil
+}
+
+// sent gives the pen that is ready its command, and makes what the process will write to
+// while the stage is at work.
+func (s *Session) sent(ctx context.Context, p *process, k *kind, r *readyPen, st *started) (*sandbox.Pen, error) {
+	if err := s.use(ctx, r); err != nil {
+		return nil, err
+	}
+	if err := r.pen.Send(ctx, s.conn, k.spec.Command, &r.seen.Seen); err != nil {
+		return nil, err
+	}
+	spool, failed := s.makeSpool(p)
+	st.spool = spool
+	pen, err := s.commanded(ctx, p, r)
+	if failed != nil && err == nil {
+		err = errors.Join(failed, pen.Abort(context.WithoutCancel(ctx)))
+	}
+	return pen, err
+}
