@@ -23,7 +23,7 @@ func TestOffsetsAreThoseOfWhatWasTaken(t *testing.T) {
 	var asked *proto.AttachReq
 	p.play(func() {
 		req := p.next()
-		asked, _ = req.(*proto.AttachReq) //nolint:errcheck // nil is told below
+		asked, _ = req.(*proto.AttachReq)
 		code := 0
 		p.send(
 			&proto.AttachResp{Reply: proto.Done(req), ProcID: "p", PID: 7, Status: proto.StatusRunning},
@@ -97,7 +97,7 @@ func TestALaterAttachTakesTheOutput(t *testing.T) {
 // TestResumeShakesHandsWithTheToken, and closes what is refused.
 func TestResumeShakesHandsWithTheToken(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
-	ln, err := net.Listen("unix", path) //nolint:noctx // it ends with the test
+	ln, err := net.Listen("unix", path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +138,9 @@ func TestResumeShakesHandsWithTheToken(t *testing.T) {
 	if err := errors.Join(c.Close()); err != nil {
 		t.Error(err)
 	}
-	<-over
+	if err := <-over; !errors.Is(err, io.EOF) {
+		t.Errorf("the connection of a client that was closed = %v; want its end", err)
+	}
 	over = serve(func(h *proto.Handshake) *proto.HandshakeResp {
 		return &proto.HandshakeResp{Reply: proto.Refused(h, proto.CodeUnauthorized, "no", ""), Reason: proto.ReasonAuthFailed}
 	})
