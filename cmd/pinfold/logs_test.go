@@ -94,7 +94,7 @@ func TestLogsDoNotWaitForHalfACharacter(t *testing.T) {
 }
 
 func TestAttachWatches(t *testing.T) {
-	lines := strings.Repeat("a line of some length, to fill a screen\n", 100)
+	lines := strings.Repeat("a line of some length, to fill a screen with\n", 100)
 	killed := end(&proto.Verdict{Cause: proto.CauseKilled, Code: -15, Signal: "SIGTERM", Usage: proto.Usage{Wall: 2}})
 	d := writing(t, proto.StatusRunning, lines, killed)
 	got := pinfold(t, "typed", "attach", "--socket", d.socket, someID)
