@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -33,8 +34,9 @@ type Conn struct {
 	writing sync.Mutex
 	broken  error // within writing
 
-	once  sync.Once
-	leave func()
+	once   sync.Once
+	closed atomic.Bool // set before the connection is shut down
+	leave  func()
 }
 
 func newConn(nc *net.UnixConn, p Peer, leave func()) *Conn {
@@ -75,6 +77,8 @@ func (c *Conn) recv(p []byte) (int, error) {
 	switch {
 	case err != nil:
 		return 0, err
+	case n <= 0 && c.closed.Load():
+		return 0, net.ErrClosed // the kernel tells our own shutdown as the peer's end
 	case errors.Is(inner, unix.ECONNRESET):
 		return 0, io.EOF // the peer closed without having read everything
 	case inner != nil:
@@ -127,7 +131,7 @@ func (c *Conn) sender(oob []byte) error {
 
 // Write sends b, whole lines, and returns when the kernel has taken it all. Writers
 // wait for each other. An error within a line leaves the connection broken: all later
-// writes fail with ErrBroken.
+// writes fail with ErrBroken. Otherwise it fails with net.ErrClosed after Close.
 func (c *Conn) Write(b []byte) error {
 	c.writing.Lock()
 	defer c.writing.Unlock()
@@ -135,6 +139,9 @@ func (c *Conn) Write(b []byte) error {
 		return c.broken
 	}
 	n, err := c.nc.Write(b)
+	if errors.Is(err, unix.EPIPE) && c.closed.Load() {
+		err = net.ErrClosed // by our own shutdown, not by the peer
+	}
 	if err != nil && n > 0 {
 		c.broken = fmt.Errorf("%w: %w", ErrBroken, err)
 	}
@@ -186,6 +193,7 @@ func (c *Conn) CloseRead() error { return c.nc.CloseRead() }
 func (c *Conn) Close() error {
 	var err error
 	c.once.Do(func() {
+		c.closed.Store(true)
 		err = onFD(c.nc, func(fd int) error {
 			if err := unix.Shutdown(fd, unix.SHUT_RDWR); err != nil && !errors.Is(err, unix.ENOTCONN) {
 				return fmt.Errorf("shutdown: %w", err)
