@@ -2,6 +2,7 @@ package cgroup
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -134,6 +135,12 @@ func TestAdopt(t *testing.T) {
 	doomed := []*exec.Cmd{
 		start(t, placed(t, old, "s1", "beside", caller, NoLimits(), l), "exec sleep 1000"),
 		start(t, placed(t, old, "s2", "other", caller, NoLimits(), NoLimits()), "exec sleep 1000"),
+	}
+	for _, cmd := range doomed {
+		until(t, "what is to be swept has joined", func() bool {
+			b, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", cmd.Process.Pid))
+			return err == nil && string(b) == "sleep\n"
+		})
 	}
 	stays := start(t, kept, "sleep 1000 & wait")
 	until(t, "the target to join", func() bool { p, err := kept.Pids(); return err == nil && len(p) == 2 })
