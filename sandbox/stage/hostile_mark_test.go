@@ -100,7 +100,11 @@ func named(t *testing.T, name string) string {
 func lookalike(t *testing.T, state string) string {
 	t.Helper()
 	sum := sha256.Sum256([]byte(state))
-	fd, err := unix.MemfdCreate("pinfold-init-"+hex.EncodeToString(sum[:8]), unix.MFD_EXEC)
+	name := "pinfold-init-" + hex.EncodeToString(sum[:8])
+	fd, err := unix.MemfdCreate(name, unix.MFD_EXEC)
+	if errors.Is(err, unix.EINVAL) {
+		fd, err = unix.MemfdCreate(name, 0) // before Linux 6.3 every one is
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

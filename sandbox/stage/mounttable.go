@@ -59,8 +59,8 @@ func readMounts(pid int) (*mountTable, error) {
 			return nil, fmt.Errorf("the mount %s is shared with others", f[4])
 		}
 		point := unescape(f[4])
-		if _, again := t.at[point]; again && point == "/" {
-			return nil, errors.New("the root that PID 1 began in is still mounted")
+		if first, again := t.at[point]; again && point == "/" {
+			return nil, fmt.Errorf("the root that PID 1 began in is still mounted: %s of %s beside %s of %s", f[3], f[dash+1], first.fstype, first.dev)
 		}
 		t.at[point] = mountLine{dev: f[2], options: options(f[5]), fstype: f[dash+1], super: options(f[len(f)-1])}
 		seen = append(seen[:0], f[3]...)
