@@ -73,6 +73,7 @@ const (
 	Denies     Need = "denied paths in the workspace"
 	Little     Need = "a memory limit of 64 MiB"
 	Scoped     Need = "landlock, ABI 6"
+	Apart      Need = "net: none, or landlock, ABI 6"
 	OwnHome    Need = "home: private"
 	PidLimit   Need = "a limit of processes of at most 1024"
 	FileLimit  Need = "a limit of open files of at most 65536"

@@ -44,7 +44,7 @@ func neighbours() []Attack {
 		{ID: "see-others", Layer: PidNS, Tries: "find any process but PID 1 and itself", Want: none, Control: user(), try: foreignProcess},
 		{ID: "signal-pen", Layer: PidNS, Tries: "signal a process of another pen", Want: gone, Control: root(), try: inPen(func(p int) error { return unix.Kill(p, 0) })},
 		{ID: "proc-pen", Layer: PidNS, Tries: "find a process of another pen in /proc", Want: []string{"ENOENT"}, Control: root(), try: inPen(func(p int) error { return open("/proc/"+strconv.Itoa(p), unix.O_RDONLY) })},
-		{ID: "abstract-pen", Layer: NetNS, Tries: "connect to an abstract socket of another pen", Want: []string{"ECONNREFUSED", "EPERM"}, Control: no("its name is in the other pen's namespace"), try: inPen(func(int) error { return connects(unix.SOCK_STREAM, "@"+PenName) })},
+		{ID: "abstract-pen", Layer: NetNS, Tries: "connect to an abstract socket of another pen", Want: []string{"ECONNREFUSED", "EPERM"}, Needs: []Need{Apart}, Control: no("its name is in the other pen's namespace"), try: inPen(func(int) error { return connects(unix.SOCK_STREAM, "@"+PenName) })},
 		{ID: "memory-pen", Layer: View, Tries: "open shared memory of another pen", Want: []string{"ENOENT"}, Control: no("it is in the other pen's file system"), try: inPen(func(int) error { return open("/dev/shm/"+PenName, unix.O_RDWR) })},
 		{ID: "tmp-pen", Layer: View, Tries: "open a file in /tmp of another pen", Want: []string{"ENOENT"}, Control: no("it is in the other pen's file system"), try: inPen(func(int) error { return open("/tmp/"+PenName, unix.O_RDONLY) })},
 		{ID: "count-connections", Layer: NetNS, Tries: "see the host's sockets in /proc/net/unix", Want: none, Needs: []Need{NetNone}, Control: user(), try: seesSocket},

@@ -81,6 +81,7 @@ func TestAttackNeeds(t *testing.T) {
 		{"listed", attack.Attack{Needs: []attack.Need{attack.ExecListed}}, "exec: anything"},
 		{"root", attack.Attack{Needs: []attack.Need{attack.NotRoot}}, "allow_root"},
 		{"scope", attack.Attack{Needs: []attack.Need{attack.Scoped}}, "the record shows Landlock ABI 0"},
+		{"apart", attack.Attack{Needs: []attack.Need{attack.Apart}}, "net: host: the record shows Landlock ABI 0"},
 		{"open files", attack.Attack{Needs: []attack.Need{attack.FileLimit}}, "policy allows more"},
 		{"another need", attack.Attack{Needs: []attack.Need{"x"}}, "it needs x"},
 		{"layer off", attack.Attack{Layer: attack.Landlock}, "controls: landlock: off"},

@@ -49,6 +49,7 @@ func (g *ground) without(a attack.Attack) string {
 // lacksNeed says what of the decision is in the way of a need.
 func (g *ground) lacksNeed(n attack.Need) string {
 	abi := g.record.Landlock.ABI
+	scopes := "the record shows Landlock ABI " + strconv.Itoa(abi) + ", which has no scopes"
 	why := map[attack.Need]struct {
 		fits bool
 		why  string
@@ -59,7 +60,8 @@ func (g *ground) lacksNeed(n attack.Need) string {
 		attack.NotRoot:    {!g.spec.RootMap, "allow_root: the pen shows its uid as 0 already"},
 		attack.Strict:     {g.grant.Seccomp.Base == "strict", "seccomp: default: policy allows the call"},
 		attack.Denies:     {false, "the scratch workspace has no denied paths"},
-		attack.Scoped:     {abi >= 6, "the record shows Landlock ABI " + strconv.Itoa(abi) + ", which has no scopes"},
+		attack.Scoped:     {abi >= 6, scopes},
+		attack.Apart:      {abi >= 6 || g.spec.Net != sandbox.NetHost, "net: host: " + scopes},
 		attack.OwnHome:    {g.grant.Home.Kind == policy.HomePrivate, "the home is not a private one"},
 		attack.FileLimit:  {g.fileLimit() <= 65536, "policy allows more open files"},
 	}[n]

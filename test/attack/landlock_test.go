@@ -85,7 +85,7 @@ func TestWithoutLandlock(t *testing.T) {
 	d := start(t, bin, work, filepath.Join(bin, "b"))
 	told := map[string]string{}
 	for _, p := range []pen{
-		{name: "without Landlock", uid: ordinary, profile: "bare", work: workspace(t, work, ordinary), has: []attack.Need{attack.NetNone, attack.OwnHome, attack.PidLimit, attack.FileLimit, attack.NotRoot}},
+		{name: "without Landlock", uid: ordinary, profile: "bare", work: workspace(t, work, ordinary), has: []attack.Need{attack.NetNone, attack.Apart, attack.OwnHome, attack.PidLimit, attack.FileLimit, attack.NotRoot}},
 		{name: "denied paths without Landlock", uid: ordinary, profile: "bare-denied", work: workspace(t, work, ordinary), has: []attack.Need{attack.Denies}},
 	} {
 		t.Run(p.name, func(t *testing.T) { maps.Copy(told, d.hold(t, p)) })

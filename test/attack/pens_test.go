@@ -12,7 +12,7 @@ import (
 // pens are those in which attacks are made.
 func pens(t *testing.T, work string) []pen {
 	t.Helper()
-	usual := []attack.Need{attack.NetNone, attack.OwnHome, attack.PidLimit, attack.FileLimit}
+	usual := []attack.Need{attack.NetNone, attack.Apart, attack.OwnHome, attack.PidLimit, attack.FileLimit}
 	free := append([]attack.Need{attack.NotRoot}, usual...)
 	strict := []attack.Need{attack.ExecListed, attack.Strict}
 	mine := func() string { return workspace(t, work, ordinary) }
