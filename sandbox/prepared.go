@@ -39,6 +39,12 @@ func (s *Stage) Prepare(ctx context.Context, conn *os.File, spec Spec, attach []
 // Enforcement is what the kernel showed of the pen.
 func (p *Prepared) Enforcement() Enforcement { return p.pen.Enforcement }
 
+// Pid is the target, as this process sees it.
+func (p *Prepared) Pid() int { return p.pen.Pid }
+
+// Mark is Pen.Mark.
+func (p *Prepared) Mark() Mark { return p.pen.Mark() }
+
 // Send gives p its command, which the client of conn asked for. seen is what the command
 // rests on; nil: it was looked at just now. Launch waits for what comes of it. After an
 // error p is gone.

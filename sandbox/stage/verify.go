@@ -81,7 +81,7 @@ func (l *launcher) verify() (sandbox.Enforcement, error) {
 }
 
 // opened checks that the program and the directory that the target opened inside its
-// view are the files that were looked at, and that it takes neither through its exec. An identity of zero was not
+// view are the files that were looked at. An identity of zero was not
 // looked at: the directory is then one of the pen's own.
 func (l *launcher) opened() error {
 	checks := []struct {
@@ -106,13 +106,13 @@ func (l *launcher) opened() error {
 			return errors.New("the program was not looked at")
 		}
 	}
-	return l.closing(image.FDProgram, image.FDDir)
+	return nil
 }
 
 // holds looks again, once a pen that waited has got its command, at what could have been
 // changed from outside meanwhile: by whoever moves processes, sets limits or mounts there.
 func (l *launcher) holds() error {
-	if err := errors.Join(l.inJob(), l.inCgroups()); err != nil {
+	if err := l.inCgroups(); err != nil {
 		return err
 	}
 	limits, err := readLimits(l.target, l.p.Rlimits)
@@ -238,22 +238,19 @@ func closesOnExec(info string) bool {
 	return err == nil && n&unix.O_CLOEXEC != 0
 }
 
-// inCgroups checks the cgroups of v1; that of v2 is where the target was found.
+// inCgroups checks that the target is in its cgroup in every hierarchy: proc_pid_cgroup(5).
 func (l *launcher) inCgroups() error {
-	if len(l.site.Join) == 0 {
-		return nil
-	}
 	b, err := linux.ReadProc(procPath(l.target, "cgroup"), maxProcFile)
 	if err != nil {
 		return err
 	}
-	for _, j := range l.site.Join {
+	for _, j := range append(slices.Clip(l.site.Join), sandbox.JoinFile{Path: l.site.Cgroup + "/job/cgroup.procs"}) {
 		in := slices.ContainsFunc(strings.Split(string(b), "\n"), func(line string) bool {
 			p := strings.SplitN(line, ":", 3)
 			return len(p) == 3 && slices.Contains(strings.Split(p[1], ","), j.Controller) && strings.HasSuffix(p[2], "/"+path.Dir(j.Path))
 		})
 		if !in {
-			return fmt.Errorf("it is not in %s of %s", path.Dir(j.Path), j.Controller)
+			return fmt.Errorf("it is not in the cgroup %s of %q", path.Dir(j.Path), j.Controller)
 		}
 	}
 	return nil

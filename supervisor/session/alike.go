@@ -80,8 +80,8 @@ func (s *Session) reuse(ctx context.Context, p *process, pol *policy.Policy, g *
 	return st, nil
 }
 
-// sent gives the pen that is ready its command, and makes what the process will write to
-// while the stage is at work.
+// sent gives the pen that is ready its command, and registers the process while the stage is
+// at work: a record of one that does not come to run is removed or written over.
 func (s *Session) sent(ctx context.Context, p *process, k *kind, r *readyPen, st *started) (*sandbox.Pen, error) {
 	if err := s.use(ctx, r); err != nil {
 		return nil, err
@@ -89,8 +89,7 @@ func (s *Session) sent(ctx context.Context, p *process, k *kind, r *readyPen, st
 	if err := r.pen.Send(ctx, s.conn, k.spec.Command, &r.seen.Seen); err != nil {
 		return nil, err
 	}
-	spool, failed := s.makeSpool(p)
-	st.spool = spool
+	failed := s.register(p, st, r.pen.Pid(), r.pen.Mark())
 	pen, err := s.commanded(ctx, p, r)
 	if failed != nil && err == nil {
 		err = errors.Join(failed, pen.Abort(context.WithoutCancel(ctx)))

@@ -20,18 +20,11 @@ func newStarted(g *policy.Grant, job *cgroup.Job, shown proof) *started {
 
 // begun records a pen that waits at its last gate, and opens that.
 func (s *Session) begun(ctx context.Context, p *process, st *started, pen *sandbox.Pen) (*started, error) {
-	st.pid = pen.Pid
 	err := s.recordStart(p, st, pen.Pid)
 	if err != nil && s.host.Policy().Audit().OnFailure == policy.FailureRefuse {
 		return nil, errors.Join(&auditError{err}, pen.Abort(context.WithoutCancel(ctx)), os.RemoveAll(st.spool))
 	}
 	p.laps.Lap("record-start")
-	st.at = time.Now()
-	st.shown = st.at
-	if err := s.noteProcess(p, st, pen.Mark()); err != nil {
-		return nil, errors.Join(err, pen.Abort(context.WithoutCancel(ctx)), os.RemoveAll(st.spool))
-	}
-	p.laps.Lap("note")
 	if err := s.open(ctx, p, st, pen); err != nil {
 		return nil, errors.Join(err, st.disconnect())
 	}
@@ -78,12 +71,15 @@ func (st *started) disconnect() error {
 	return errors.Join(err, os.RemoveAll(st.spool))
 }
 
-func (s *Session) makeSpool(p *process) (string, error) {
-	dir := filepath.Join(s.host.State, "run", "spool", p.id)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", fmt.Errorf("cannot make the spool: %w", err)
+// register makes what a process will write to, and stores where a next daemon finds it.
+func (s *Session) register(p *process, st *started, pid int, m sandbox.Mark) error {
+	st.pid, st.at = pid, time.Now()
+	st.shown = st.at
+	st.spool = filepath.Join(s.host.State, "run", "spool", p.id)
+	if err := os.Mkdir(st.spool, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return fmt.Errorf("cannot make the spool: %w", err)
 	}
-	return dir, nil
+	return s.noteProcess(p, st, m)
 }
 
 // connect joins the pen's pipes to the relay.

@@ -294,9 +294,10 @@ func (s *Session) build(ctx context.Context, p *process, g *policy.Grant, k *kin
 	p.laps.Add(pen.Laps)
 	p.laps.Lap("launch")
 	st := newStarted(g, job, shown)
-	if st.spool, err = s.makeSpool(p); err != nil {
-		return nil, errors.Join(err, pen.Abort(context.WithoutCancel(ctx)))
+	if err = s.register(p, st, pen.Pid, pen.Mark()); err != nil {
+		return nil, errors.Join(err, pen.Abort(context.WithoutCancel(ctx)), os.RemoveAll(st.spool))
 	}
+	p.laps.Lap("note")
 	return s.begun(ctx, p, st, pen)
 }
 
