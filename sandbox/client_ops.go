@@ -94,7 +94,7 @@ func (s *Stage) Launch(ctx context.Context, conn *os.File, spec Spec, attach []*
 		return nil, fmt.Errorf("cannot ask the stage to launch: %w", err)
 	}
 	defer clear(command) // may hold secrets
-	files, err := s.build(ctx, stagewire.OpLaunch, spec, command, &l, s.abandon, append([]*os.File{conn}, attach...))
+	files, err := s.build(ctx, stagewire.OpLaunch, spec, stagewire.Launch{Command: command}, &l, s.abandon, append([]*os.File{conn}, attach...))
 	if err != nil {
 		return nil, err
 	}
@@ -117,23 +117,24 @@ func (s *Stage) pen(ctx context.Context, spec Spec, l Launched, files []*os.File
 
 // build asks for a pen, and sends the profile along where the stage does not know it.
 // Whether it does is the stage's word alone.
-func (s *Stage) build(ctx context.Context, op stagewire.Op, spec Spec, command []byte, out any, l late, files []*os.File) ([]*os.File, error) {
+func (s *Stage) build(ctx context.Context, op stagewire.Op, spec Spec, q stagewire.Launch, out any, l late, files []*os.File) ([]*os.File, error) {
 	profile, err := stagewire.Marshal(spec.Profile)
 	if err != nil {
 		return nil, fmt.Errorf("cannot ask the stage to %s: %w", op, err)
 	}
-	site, err := stagewire.Marshal(spec.Site)
-	if err != nil {
+	if q.Site, err = stagewire.Marshal(spec.Site); err != nil {
 		return nil, fmt.Errorf("cannot ask the stage to %s: %w", op, err)
 	}
 	key := stagewire.ProfileKey(profile)
 	if s.sent.has(key) {
-		got, err := s.ask(ctx, op, stagewire.Launch{Key: key, Site: site, Command: command}, out, l, files...)
+		q.Key = key
+		got, err := s.ask(ctx, op, q, out, l, files...)
 		if !errors.Is(err, errForgot) {
 			return got, err
 		}
 	}
-	got, err := s.ask(ctx, op, stagewire.Launch{Profile: profile, Site: site, Command: command}, out, l, files...)
+	q.Key, q.Profile = "", profile
+	got, err := s.ask(ctx, op, q, out, l, files...)
 	if err == nil && op == stagewire.OpLaunch { // what is only prepared has not proved good yet, and is not kept
 		s.sent.add(key)
 	}

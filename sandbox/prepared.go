@@ -21,11 +21,19 @@ type Prepared struct {
 }
 
 // Prepare builds a pen beforehand. The rules are those of Launch; spec.Command is not
-// looked at.
-func (s *Stage) Prepare(ctx context.Context, conn *os.File, spec Spec, attach []*os.File) (*Prepared, error) {
+// looked at. seen is what its command may rest on; nil: nothing.
+func (s *Stage) Prepare(ctx context.Context, conn *os.File, spec Spec, attach []*os.File, seen *Seen) (*Prepared, error) {
 	spec.Command = Command{}
 	var l Launched
-	files, err := s.build(ctx, stagewire.OpPrepare, spec, nil, &l, s.abandon, append([]*os.File{conn}, attach...))
+	var q stagewire.Launch
+	var err error
+	if seen != nil {
+		q.Seen, err = stagewire.Marshal(seen)
+	}
+	var files []*os.File
+	if err == nil {
+		files, err = s.build(ctx, stagewire.OpPrepare, spec, q, &l, s.abandon, append([]*os.File{conn}, attach...))
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -45,15 +53,21 @@ func (p *Prepared) Pid() int { return p.pen.Pid }
 // Mark is Pen.Mark.
 func (p *Prepared) Mark() Mark { return p.pen.Mark() }
 
-// Send gives p its command, which the client of conn asked for. seen is what the command
-// rests on; nil: it was looked at just now. Launch waits for what comes of it. After an
-// error p is gone.
-func (p *Prepared) Send(ctx context.Context, conn *os.File, c Command, seen *Seen) error {
-	q := stagewire.Command{Pen: p.pen.id}
+// Rest says what a command rests on.
+type Rest string
+
+// What a command may rest on.
+const (
+	OnLook Rest = "look" // one that was made for it
+	OnSeen Rest = "seen" // what Prepare was told, if it is so still
+)
+
+// Send gives p its command, which the client of conn asked for. Launch waits for what
+// comes of it. After an error p is gone.
+func (p *Prepared) Send(ctx context.Context, conn *os.File, c Command, rests Rest) error {
+	q := stagewire.Command{Pen: p.pen.id, Rests: rests == OnSeen}
 	var err error
-	if q.Command, err = stagewire.Marshal(c); err == nil && seen != nil {
-		q.Seen, err = stagewire.Marshal(seen)
-	}
+	q.Command, err = stagewire.Marshal(c)
 	defer clear(q.Command) // may hold secrets
 	if err == nil {
 		p.call, err = p.pen.stage.send(stagewire.OpCommand, q, conn)

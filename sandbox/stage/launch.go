@@ -73,6 +73,11 @@ func (l *launcher) read(m stagewire.Message) (err error) {
 	if (m.Op == stagewire.OpPrepare) != (len(r.Command) == 0) {
 		return refused("cannot launch without a command, nor prepare a pen with one")
 	}
+	if len(r.Seen) > 0 {
+		if err := stagewire.Unmarshal(r.Seen, &l.before); err != nil {
+			return refused("cannot read what was seen: %w", err)
+		}
+	}
 	if m.Op == stagewire.OpLaunch {
 		if l.c, err = readCommand(r.Command); err != nil {
 			return err

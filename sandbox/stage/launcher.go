@@ -54,6 +54,7 @@ type launcher struct {
 	shown    sandbox.Enforcement // what was read back before the command
 	table    *mountEvents        // of the target's mount table
 	peer     linux.Peer          // who asked for the pen
+	before   *sandbox.Seen       // what its command may rest on; nil: nothing
 }
 
 func newLauncher(s *server) *launcher {

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-json-experiment/json/jsontext"
 	"golang.org/x/sys/unix"
 
 	"pinfold/sandbox"
@@ -73,20 +72,20 @@ func (s *server) command(ctx context.Context, raw []byte, passed []int) (any, []
 	}
 	l.c = c
 	l.timed()
-	a, out, err := l.resume(ctx, peer, r.Seen)
+	a, out, err := l.resume(ctx, peer, r.Rests)
 	return a, out, errors.Join(err, l.close())
 }
 
 // resume takes a prepared pen to its last gate.
-func (l *launcher) resume(ctx context.Context, peer linux.Peer, seen jsontext.Value) (any, []int, error) {
+func (l *launcher) resume(ctx context.Context, peer linux.Peer, rests bool) (any, []int, error) {
 	ctx, cancel := context.WithTimeout(ctx, gateTimeout)
 	defer cancel()
 	err := untraceable(l.s.dumpable)
 	if err == nil && !l.peer.Same(peer) {
 		err = refused("cannot give a pen of uid %d a command of uid %d", l.peer.UID, peer.UID)
 	}
-	if err == nil {
-		err = l.s.unchanged(ctx, seen, peer)
+	if err == nil && rests {
+		err = l.unchanged(ctx, peer)
 	}
 	l.laps.Lap("launch.look")
 	if err == nil {
@@ -112,27 +111,23 @@ func (l *launcher) resume(ctx context.Context, peer linux.Peer, seen jsontext.Va
 
 // unchanged looks once more, with the caller's rights, and refuses what is not as it was
 // seen before: what was decided on that is void.
-func (s *server) unchanged(ctx context.Context, raw []byte, peer linux.Peer) error {
-	if len(raw) == 0 {
-		return nil
+func (l *launcher) unchanged(ctx context.Context, peer linux.Peer) error {
+	if l.before == nil {
+		return refused("cannot give a pen a command that rests on a look: it was prepared with none")
 	}
-	var seen sandbox.Seen
-	if err := stagewire.Unmarshal(raw, &seen); err != nil {
-		return refused("cannot read what was seen: %w", err)
-	}
-	now, dir, err := s.lookAs(ctx, seen.Request, peer)
+	now, dir, err := l.s.lookAs(ctx, l.before.Request, peer)
 	if err != nil {
 		return err
 	}
 	defer linux.CloseAll(dir)
-	if !now.Same(seen.Looked) {
+	if !now.Same(l.before.Looked) {
 		return errStale
 	}
 	if dir == nil {
 		return nil
 	}
 	m, err := sandbox.MountOf(dir)
-	if err == nil && m != seen.Mount {
+	if err == nil && m != l.before.Mount {
 		err = errStale
 	}
 	return err

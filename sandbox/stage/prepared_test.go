@@ -17,9 +17,14 @@ import (
 
 func (b *bench) prepare(t *testing.T, s sandbox.Spec, attach ...*os.File) *sandbox.Prepared {
 	t.Helper()
+	return b.prepareSeen(t, s, nil, attach...)
+}
+
+func (b *bench) prepareSeen(t *testing.T, s sandbox.Spec, seen *sandbox.Seen, attach ...*os.File) *sandbox.Prepared {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 	defer cancel()
-	p, err := b.Prepare(ctx, b.conn, s, attach)
+	p, err := b.Prepare(ctx, b.conn, s, attach, seen)
 	if errors.Is(err, sandbox.ErrUnsupported) {
 		t.Skipf("Prepare() = %v", err)
 	}
@@ -30,8 +35,8 @@ func (b *bench) prepare(t *testing.T, s sandbox.Spec, attach ...*os.File) *sandb
 }
 
 // obey gives a prepared pen its command and waits for it at its last gate.
-func (b *bench) obey(ctx context.Context, p *sandbox.Prepared, c sandbox.Command, seen *sandbox.Seen) (*sandbox.Pen, error) {
-	if err := p.Send(ctx, b.conn, c, seen); err != nil {
+func (b *bench) obey(ctx context.Context, p *sandbox.Prepared, c sandbox.Command, rests sandbox.Rest) (*sandbox.Pen, error) {
+	if err := p.Send(ctx, b.conn, c, rests); err != nil {
 		return nil, err
 	}
 	return p.Launch(ctx)
@@ -55,7 +60,7 @@ func TestPrepared(t *testing.T) {
 	write(t, w+"/f", "made later\n")
 	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 	defer cancel()
-	pen, err := b.obey(ctx, p, s.Command, nil)
+	pen, err := b.obey(ctx, p, s.Command, sandbox.OnLook)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,7 +196,7 @@ func TestPreparedStale(t *testing.T) {
 			tt.change(w)
 			ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 			defer cancel()
-			pen, err := b.obey(ctx, r, s.Command, nil)
+			pen, err := b.obey(ctx, r, s.Command, sandbox.OnLook)
 			if tt.stale {
 				if !errors.Is(err, sandbox.ErrStale) {
 					t.Errorf("Launch() = %v; want ErrStale", err)
@@ -242,7 +247,7 @@ func TestPreparedMaskFalls(t *testing.T) {
 	move(t, w+"/new", w+"/.env")
 	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 	defer cancel()
-	_, err := b.obey(ctx, r, s.Command, nil)
+	_, err := b.obey(ctx, r, s.Command, sandbox.OnLook)
 	if !errors.Is(err, sandbox.ErrStale) {
 		t.Errorf("Launch() = %v; want ErrStale", err)
 	}
@@ -272,7 +277,7 @@ func TestPreparedEnds(t *testing.T) {
 		"PID 1 killed": func(t *testing.T, b *bench, p *sandbox.Prepared, init int) {
 			t.Helper()
 			kill(t, init)
-			if _, err := b.obey(t.Context(), p, b.spec(testProfile(), "/bin/true").Command, nil); err == nil {
+			if _, err := b.obey(t.Context(), p, b.spec(testProfile(), "/bin/true").Command, sandbox.OnLook); err == nil {
 				t.Error("Launch() of a dead pen = nil; want an error")
 			}
 		},

@@ -37,29 +37,30 @@ func (b *bench) look(r sandbox.LookRequest) *sandbox.Seen {
 func TestSeenOnceMore(t *testing.T) {
 	b := newBench(t)
 	for name, tt := range map[string]struct {
-		change func(t *testing.T, w string, s *sandbox.Seen)
+		edit   func(*sandbox.Seen)
+		change func(t *testing.T, w string)
 		stale  bool
 	}{
-		"nothing":          {func(*testing.T, string, *sandbox.Seen) {}, false},
-		"another file":     {func(t *testing.T, w string, _ *sandbox.Seen) { write(t, w+"/sub/other", "x") }, true}, // the directory's own times
-		"a file elsewhere": {func(t *testing.T, w string, _ *sandbox.Seen) { write(t, w+"/other", "x") }, false},
-		"another directory": {func(t *testing.T, w string, _ *sandbox.Seen) {
+		"nothing":          {nil, func(*testing.T, string) {}, false},
+		"another file":     {nil, func(t *testing.T, w string) { write(t, w+"/sub/other", "x") }, true}, // the directory's own times
+		"a file elsewhere": {nil, func(t *testing.T, w string) { write(t, w+"/other", "x") }, false},
+		"another directory": {nil, func(t *testing.T, w string) {
 			move(t, w+"/sub", w+"/old")
 			mkdir(t, w+"/sub")
 		}, true},
-		"no directory": {func(t *testing.T, w string, _ *sandbox.Seen) { move(t, w+"/sub", w+"/old") }, true},
-		"a symlink to it": {func(t *testing.T, w string, _ *sandbox.Seen) {
+		"no directory": {nil, func(t *testing.T, w string) { move(t, w+"/sub", w+"/old") }, true},
+		"a symlink to it": {nil, func(t *testing.T, w string) {
 			move(t, w+"/sub", w+"/old")
 			if err := os.Symlink("old", w+"/sub"); err != nil {
 				t.Fatal(err)
 			}
 		}, true},
-		"another program":          {func(t *testing.T, w string, _ *sandbox.Seen) { program(t, w+"/bin/tool", "exit 1") }, true},
-		"no rights to it":          {func(t *testing.T, w string, _ *sandbox.Seen) { chmod(t, w+"/bin/tool", 0o600) }, true},
-		"one found before it":      {func(t *testing.T, w string, _ *sandbox.Seen) { program(t, w+"/first/tool", "exit 1") }, true},
-		"a look of something else": {func(_ *testing.T, _ string, s *sandbox.Seen) { s.Request.Programs = []string{"other"} }, true},
-		"another mount":            {func(_ *testing.T, _ string, s *sandbox.Seen) { s.Mount.ID++ }, true},
-		"a remounted one":          {func(_ *testing.T, _ string, s *sandbox.Seen) { s.Mount.Flags ^= unix.ST_RDONLY }, true},
+		"another program":          {nil, func(t *testing.T, w string) { program(t, w+"/bin/tool", "exit 1") }, true},
+		"no rights to it":          {nil, func(t *testing.T, w string) { chmod(t, w+"/bin/tool", 0o600) }, true},
+		"one found before it":      {nil, func(t *testing.T, w string) { program(t, w+"/first/tool", "exit 1") }, true},
+		"a look of something else": {func(s *sandbox.Seen) { s.Request.Programs = []string{"other"} }, nil, true},
+		"another mount":            {func(s *sandbox.Seen) { s.Mount.ID++ }, nil, true},
+		"a remounted one":          {func(s *sandbox.Seen) { s.Mount.Flags ^= unix.ST_RDONLY }, nil, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := workspace(t)
@@ -68,12 +69,17 @@ func TestSeenOnceMore(t *testing.T) {
 			}
 			program(t, w+"/bin/tool", "true")
 			s, d := b.inWork(testProfile(), w, "true")
-			p := b.prepare(t, s, d)
 			seen := b.look(sandbox.LookRequest{Programs: []string{"tool"}, Path: []string{w + "/first", w + "/bin"}, Dir: w + "/sub"})
-			tt.change(t, w, seen)
+			if tt.edit != nil {
+				tt.edit(seen)
+			}
+			p := b.prepareSeen(t, s, seen, d)
+			if tt.change != nil {
+				tt.change(t, w)
+			}
 			ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 			defer cancel()
-			pen, err := b.obey(ctx, p, s.Command, seen)
+			pen, err := b.obey(ctx, p, s.Command, sandbox.OnSeen)
 			if err == nil {
 				err = pen.Abort(ctx)
 			}
@@ -109,7 +115,7 @@ func TestPreparedForOne(t *testing.T) {
 	b := newBench(t)
 	s := b.spec(testProfile(), "/bin/true")
 	p := b.prepare(t, s)
-	if err := p.Send(t.Context(), connOf(t, testUID+1), s.Command, nil); err != nil {
+	if err := p.Send(t.Context(), connOf(t, testUID+1), s.Command, sandbox.OnLook); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := p.Launch(t.Context()); err == nil || !strings.Contains(err.Error(), "cannot give a pen of uid") {
@@ -142,7 +148,7 @@ func TestPreparedStillHolds(t *testing.T) {
 			s := b.spec(f, "/bin/true")
 			p := b.prepare(t, s)
 			change(t, s, onlyPid(t, jobOf(b, s)))
-			if _, err := b.obey(t.Context(), p, s.Command, nil); err == nil {
+			if _, err := b.obey(t.Context(), p, s.Command, sandbox.OnLook); err == nil {
 				t.Error("Launch() = nil; want an error")
 			}
 		})

@@ -86,7 +86,7 @@ func (s *Session) sent(ctx context.Context, p *process, k *kind, r *readyPen, st
 	if err := s.use(ctx, r); err != nil {
 		return nil, err
 	}
-	if err := r.pen.Send(ctx, s.conn, k.spec.Command, &r.seen.Seen); err != nil {
+	if err := r.pen.Send(ctx, s.conn, k.spec.Command, sandbox.OnSeen); err != nil {
 		return nil, err
 	}
 	failed := s.register(p, st, r.pen.Pid(), r.pen.Mark())

@@ -251,7 +251,7 @@ func (s *Session) make(n *readyPen, files []*os.File) (err error) {
 	}
 	spec := n.spec // what others compare with stays as it is
 	inJob(&spec.Site, n.job.Path(), n.job.Join())
-	if n.pen, err = s.host.Stage.Prepare(ctx, s.conn, spec, files); err != nil {
+	if n.pen, err = s.host.Stage.Prepare(ctx, s.conn, spec, files, &n.seen.Seen); err != nil {
 		s.removeJob(ctx, n.job)
 		return err
 	}

@@ -306,7 +306,7 @@ func (s *Session) build(ctx context.Context, p *process, g *policy.Grant, k *kin
 func (s *Session) raise(ctx context.Context, p *process, k *kind, job *cgroup.Job, ready *readyPen) (*sandbox.Pen, proof, error) {
 	k.spec.Command.Timed = p.laps != nil
 	if ready != nil {
-		err := ready.pen.Send(ctx, s.conn, k.spec.Command, nil)
+		err := ready.pen.Send(ctx, s.conn, k.spec.Command, sandbox.OnLook)
 		var pen *sandbox.Pen
 		if err == nil {
 			pen, err = s.commanded(ctx, p, ready)

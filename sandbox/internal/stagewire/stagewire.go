@@ -94,13 +94,14 @@ type Launch struct {
 	Profile jsontext.Value `json:"profile,omitzero"` // sandbox.Profile, without Key
 	Site    jsontext.Value `json:"site"`             // sandbox.Site
 	Command jsontext.Value `json:"command,omitzero"` // sandbox.Command
+	Seen    jsontext.Value `json:"seen,omitzero"`    // with OpPrepare: sandbox.Seen, on which a command may rest
 }
 
 // Command gives a prepared pen its command.
 type Command struct {
 	Pen     uint64         `json:"pen"`
-	Command jsontext.Value `json:"command"`       // sandbox.Command
-	Seen    jsontext.Value `json:"seen,omitzero"` // sandbox.Seen, where nobody has looked for this command yet
+	Command jsontext.Value `json:"command"`        // sandbox.Command
+	Rests   bool           `json:"rests,omitzero"` // on what was seen before: nobody has looked for it yet
 }
 
 // ProfileKey names a profile by its JSON, byte for byte.
