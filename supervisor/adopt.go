@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"sync"
 	"time"
@@ -40,6 +41,35 @@ func (d *daemon) readRecords(context.Context) (func() error, error) {
 	}
 	d.lives = len(d.found.Sessions)+len(d.found.Processes) > 0 // what this start cannot take over stays for the next
 	return nothing, d.found.Err()
+}
+
+// openBase opens the cgroups of an earlier daemon where that had them, if it has left
+// something there; else those that this one is to have.
+func (d *daemon) openBase() (*cgroup.Base, error) {
+	if !d.lives || d.found.Daemon.Boot != record.Boot() || len(d.found.Daemon.Hierarchies) == 0 {
+		return cgroup.Open(d.c.Cgroup, d.c.State)
+	}
+	var there []cgroup.Hierarchy
+	for _, h := range d.found.Daemon.Hierarchies {
+		there = append(there, cgroup.Hierarchy(h))
+	}
+	b, err := cgroup.Reopen(there)
+	if errors.Is(err, cgroup.ErrGone) {
+		return cgroup.Open(d.c.Cgroup, d.c.State) // nothing can live where there is no base
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot take over the cgroups of an earlier daemon at %s: %w", there[0].Dir, err)
+	}
+	return b, nil
+}
+
+// record is what the next daemon must know of this one.
+func (d *daemon) record() record.Daemon {
+	r := record.Daemon{Boot: record.Boot()}
+	for _, h := range d.cgroups.Hierarchies() {
+		r.Hierarchies = append(r.Hierarchies, record.Hierarchy(h))
+	}
+	return r
 }
 
 // adopt takes over the sessions and processes that an earlier daemon has left, and ends
@@ -117,7 +147,43 @@ func (d *daemon) findAll(ctx context.Context, sessions map[string]record.Session
 		})
 	}
 	wg.Wait()
+	d.findEnds(all)
 	return all
+}
+
+// findEnds finds out which ends the audit record tells of: of one that was only just
+// noted it may not.
+func (d *daemon) findEnds(all []session.Found) {
+	var open []*session.Found
+	for i := range all {
+		all[i].Ended = all[i].Record.Audited
+		if len(all[i].Record.Verdict) > 0 && !all[i].Ended {
+			open = append(open, &all[i])
+		}
+	}
+	if len(open) == 0 {
+		return
+	}
+	f, err := os.Open(d.auditFile())
+	if err != nil {
+		d.log.Error("cannot look for ends in the audit record, telling them again", slog.Any("error", err))
+		return
+	}
+	defer closing(d.log, f)
+	for r, err := range audit.Read(f) {
+		if err != nil || r.Kind != audit.KindEnded {
+			continue // what is wrong with the file its opening has told
+		}
+		e, err := r.Event()
+		if err != nil {
+			continue
+		}
+		for _, o := range open {
+			if ended, ok := e.(*audit.Ended); ok && ended.Process == o.Record.ID {
+				o.Ended = true
+			}
+		}
+	}
 }
 
 // find looks for the pen and the cgroup of one process. A pen that is there and cannot

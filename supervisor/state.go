@@ -46,6 +46,9 @@ func (d *daemon) openState(context.Context) (func() error, error) {
 	if d.records, err = record.Open(d.recordDir()); err != nil {
 		return nil, err
 	}
+	if err := d.records.PutDaemon(d.record()); err != nil {
+		return nil, err
+	}
 	return func() error {
 		if !mine || d.stage != nil {
 			return nil // then endState has done it
@@ -70,7 +73,7 @@ func (d *daemon) endState(ctx context.Context) error {
 		d.log.Warn("the stage has ended: mounts and cgroups stay as they are for the next daemon")
 		return nil
 	}
-	err = errors.Join(err, d.clearRun(filepath.Join(d.c.State, "run"), func(string, string) bool { return false }))
+	err = errors.Join(err, d.records.DropDaemon(), d.clearRun(filepath.Join(d.c.State, "run"), func(string, string) bool { return false }))
 	if d.stage.Features().Rootless {
 		return err // its cgroups are removed once the stage has left them
 	}

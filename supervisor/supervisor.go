@@ -89,9 +89,23 @@ func Version() string {
 	return info.Main.Version
 }
 
-// Serve runs the daemon until ctx is cancelled or the stage dies; then it returns
-// after every session has ended and nothing of them is left.
-func Serve(ctx context.Context, c Config) (err error) {
+// opener opens one of the things that a daemon works with, and returns what undoes that.
+type opener func(context.Context) (func() error, error)
+
+// Serve runs the daemon until ctx is cancelled; then it returns after every session has
+// ended and nothing of them is left. What an earlier daemon has left that was killed it
+// takes over first. When its stage dies it returns at once, with sessions at work: the
+// process is to exit then, and leaves to the next what a killed one leaves.
+func Serve(ctx context.Context, c Config) error {
+	return run(ctx, c, func(d *daemon) ([]opener, func(context.Context) error) {
+		return []opener{
+			d.readRecords, d.openPolicy, d.openAudit, d.openCgroups, d.openState, d.openStage, d.tellStart, d.adopt, d.openSocket, d.confineSelf,
+		}, d.serve
+	})
+}
+
+// run opens what a daemon works with, in this order, lets it work, and undoes all.
+func run(ctx context.Context, c Config, plan func(*daemon) ([]opener, func(context.Context) error)) (err error) {
 	lock, err := lockState(c.State)
 	if err != nil {
 		return err
@@ -112,16 +126,15 @@ func Serve(ctx context.Context, c Config) (err error) {
 			err = errors.Join(err, undo())
 		}
 	}()
-	for _, open := range []func(context.Context) (func() error, error){
-		d.readRecords, d.openPolicy, d.openAudit, d.openCgroups, d.openState, d.openStage, d.tellStart, d.adopt, d.openSocket, d.confineSelf,
-	} {
+	opens, work := plan(d)
+	for _, open := range opens {
 		undo, err := open(ctx)
 		if err != nil {
 			return err
 		}
 		closers = append(closers, undo)
 	}
-	return d.serve(ctx)
+	return work(ctx)
 }
 
 func nothing() error { return nil }
@@ -235,7 +248,7 @@ func (d *daemon) openAudit(ctx context.Context) (func() error, error) {
 }
 
 func (d *daemon) openCgroups(context.Context) (func() error, error) {
-	b, err := cgroup.Open(d.c.Cgroup, d.c.State)
+	b, err := d.openBase()
 	if err != nil {
 		return nil, err
 	}
@@ -323,7 +336,11 @@ func (d *daemon) tellStart(context.Context) (func() error, error) {
 // serve takes connections until the end.
 func (d *daemon) serve(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
+	defer func() {
+		if !d.crashed { // else sessions would begin to end
+			cancel(nil)
+		}
+	}()
 	for _, s := range d.adopted {
 		d.wg.Go(func() { d.serveSession(ctx, s) })
 	}

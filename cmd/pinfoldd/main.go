@@ -12,7 +12,7 @@ import (
 func main() {
 	signal.Ignore(syscall.SIGPIPE) // who reads the log may go at any time; then a line is lost, and not the daemon
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	code := run(ctx, os.Args, os.Environ(), os.Stderr)
+	code := run(ctx, os.Args, os.Environ(), os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)
 }

@@ -37,7 +37,7 @@ const (
 type options struct {
 	socket, policy, state, cgroup, stage string
 	readyFD                              int
-	version                              bool
+	version, sweep                       bool
 }
 
 func parse(args, env []string, stderr io.Writer) (options, error) {
@@ -51,6 +51,7 @@ func parse(args, env []string, stderr io.Writer) (options, error) {
 	f.StringVar(&o.cgroup, "cgroup", "", "make cgroups below this `path` (default: the own cgroup, or one below it)")
 	f.StringVar(&o.stage, "stage", "", "start this pinfold-stage `program` (default: beside pinfoldd, else in libexec)")
 	f.IntVar(&o.readyFD, "ready-fd", -1, "write READY and a newline to this open `descriptor` when requests are taken")
+	f.BoolVar(&o.sweep, "sweep", false, "end what a daemon of this state directory that was killed has left, print it, and exit")
 	f.BoolVar(&o.version, "version", false, "print the version and exit")
 	f.Usage = func() {
 		_, _ = fmt.Fprintf(stderr, "Usage: pinfoldd [flags]\n\nThe Pinfold daemon: runs agents' commands in pens, in the foreground.\n\nExit codes: 0 ended on request, 1 failed, 2 bad usage.\n\nFlags:\n")
@@ -66,7 +67,7 @@ func parse(args, env []string, stderr io.Writer) (options, error) {
 }
 
 // run is the daemon from flags to exit code.
-func run(ctx context.Context, args, env []string, stderr io.Writer) int {
+func run(ctx context.Context, args, env []string, stdout, stderr io.Writer) int {
 	o, err := parse(args[1:], env, stderr)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
@@ -83,7 +84,9 @@ func run(ctx context.Context, args, env []string, stderr io.Writer) int {
 	if err == nil {
 		err = sandbox.KeepSecrets()
 	}
-	if err == nil {
+	if err == nil && o.sweep {
+		err = sweep(ctx, c, stdout)
+	} else if err == nil {
 		hup := make(chan os.Signal, 1)
 		signal.Notify(hup, syscall.SIGHUP)
 		c.Reload = hup
@@ -95,6 +98,32 @@ func run(ctx context.Context, args, env []string, stderr io.Writer) int {
 		return exitFail
 	}
 	return exitOK
+}
+
+// sweep ends what an earlier daemon has left, whatever the policy says now.
+func sweep(ctx context.Context, c supervisor.Config, stdout io.Writer) error {
+	read := c.Policy
+	c.Policy = func() ([]policy.Source, error) {
+		list, err := read()
+		if err == nil {
+			_, err = policy.Parse(list...)
+		}
+		if err != nil {
+			c.Log.Warn("cannot read the policy, the embedded one will do to end what is left", slog.Any("error", err))
+			return []policy.Source{policy.DefaultSource()}, nil
+		}
+		return list, nil
+	}
+	ended, err := supervisor.Sweep(ctx, c)
+	if len(ended) == 0 && err == nil {
+		ended = []string{"nothing: no daemon has left anything there"}
+	}
+	for _, line := range ended {
+		if _, werr := fmt.Fprintf(stdout, "ended %s\n", line); werr != nil {
+			return errors.Join(err, fmt.Errorf("cannot tell what was ended: %w", werr))
+		}
+	}
+	return err
 }
 
 func config(o options, env []string, log *slog.Logger, stderr io.Writer) (supervisor.Config, error) {

@@ -15,7 +15,7 @@ func mkfifo(path string) error { return syscall.Mkfifo(path, 0o600) }
 // FuzzRead: whatever bytes lie there, reading ends with a record or a word about it, and
 // what was read is written and read again as the same.
 func FuzzRead(f *testing.F) {
-	for _, kind := range []string{sessionDir, processDir} {
+	for _, kind := range []string{"", sessionDir, processDir} {
 		files, err := filepath.Glob(filepath.Join("testdata", "v*", kind, "*.json"))
 		if err != nil || len(files) == 0 {
 			f.Fatal(files, err)
@@ -36,6 +36,9 @@ func FuzzRead(f *testing.F) {
 		}
 		if s, err := decodeSession(version, b); err == nil {
 			again(t, sessionFile{header{Version}, s}, decodeSession)
+		}
+		if d, err := decodeDaemon(version, b); err == nil {
+			again(t, daemonFile{header{Version}, d}, decodeDaemon)
 		}
 		if p, err := decodeProcess(version, b); err == nil {
 			again(t, processFile{header{Version}, p}, decodeProcess)
@@ -61,6 +64,8 @@ func again[T any](t *testing.T, file any, decode func(int, []byte) (T, error)) {
 
 func wrap(r any) any {
 	switch r := r.(type) {
+	case Daemon:
+		return daemonFile{header{Version}, r}
 	case Session:
 		return sessionFile{header{Version}, r}
 	case Process:

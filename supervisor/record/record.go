@@ -3,6 +3,7 @@
 // stores and reads; it never decides what becomes of what a record names, and never
 // opens anything but its own directory.
 //
+//	DIR/daemon.json       where the daemon's cgroups are
 //	DIR/session/ID.json   written when a session opens, and when what it has changes
 //	DIR/process/ID.json   written before the last gate of its pen opens, and when its life moves
 //	DIR/ops/ID.json       the operations of a session; another package writes it
@@ -35,6 +36,18 @@ const (
 	maxAside  = 16        // broken records that are kept to be looked at
 	maxName   = 128       // bytes of an id
 )
+
+// Daemon is what is known of the daemon.
+type Daemon struct {
+	Boot        string      `json:"boot"` // boot id of the host, random(4)
+	Hierarchies []Hierarchy `json:"hierarchies"`
+}
+
+// Hierarchy is a directory in which the daemon has its cgroups.
+type Hierarchy struct {
+	Controller string `json:"controller"` // empty: cgroup v2
+	Dir        string `json:"dir"`
+}
 
 // Session is what is known of a session.
 type Session struct {
@@ -116,6 +129,7 @@ type Process struct {
 	Stop      Stop           `json:"stop,omitzero"`
 	Exited    Instant        `json:"exited,omitzero"`  // when its end was seen; zero: it was not
 	Verdict   jsontext.Value `json:"verdict,omitzero"` // once it stands
+	Audited   bool           `json:"audited,omitzero"` // the audit record has it
 	Told      bool           `json:"told,omitzero"`    // the final event was sent to its owner
 }
 
@@ -159,6 +173,11 @@ type sessionFile struct {
 	Session
 }
 
+type daemonFile struct {
+	header
+	Daemon
+}
+
 type processFile struct {
 	header
 	Process
@@ -167,6 +186,8 @@ type processFile struct {
 // NewerError is a record of a version that this build does not know.
 type NewerError struct {
 	File    string
+	Kind    string // as Broken has it
+	ID      string
 	Version int
 }
 
@@ -209,6 +230,18 @@ func decodeProcess(version int, b []byte) (Process, error) {
 		return f.Process, err
 	default:
 		return Process{}, fmt.Errorf("no reader of version %d", version)
+	}
+}
+
+// decodeDaemon is decodeSession for the daemon.
+func decodeDaemon(version int, b []byte) (Daemon, error) {
+	switch version {
+	case Version:
+		var f daemonFile
+		err := strictly(b, &f)
+		return f.Daemon, err
+	default:
+		return Daemon{}, fmt.Errorf("no reader of version %d", version)
 	}
 }
 

@@ -46,26 +46,31 @@ func fill(t *testing.T, v reflect.Value, n *int) {
 	}
 }
 
-func full(t *testing.T) (s Session, p Process) {
+func full(t *testing.T) (d Daemon, s Session, p Process) {
 	t.Helper()
 	n := 0
+	defer func() {
+		n = 1000 // what came first keeps its numbers
+		fill(t, reflect.ValueOf(&d).Elem(), &n)
+	}()
 	fill(t, reflect.ValueOf(&s).Elem(), &n)
 	fill(t, reflect.ValueOf(&p).Elem(), &n)
 	s.ID, p.ID = "session-1", "process-1"
-	return s, p
+	return d, s, p
 }
 
 // TestGolden pins the format: every version that was ever written is read, and this
 // build writes what the file of its own version has. Every field is in it.
 func TestGolden(t *testing.T) {
-	s, p := full(t)
+	d, s, p := full(t)
 	for version := 1; version <= Version; version++ {
 		dir := filepath.Join("testdata", fmt.Sprintf("v%d", version))
 		if *update && version == Version {
 			st := openStore(t, t.TempDir())
-			put(t, st, s, p)
-			for _, f := range []string{st.file(sessionDir, s.ID), st.file(processDir, p.ID)} {
-				to := filepath.Join(dir, filepath.Base(filepath.Dir(f)), filepath.Base(f))
+			put(t, st, d, s, p)
+			for _, f := range names(s, p) {
+				to := filepath.Join(dir, f)
+				f = filepath.Join(st.dir, f)
 				if err := errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), os.WriteFile(to, []byte(contents(t, f)), 0o644)); err != nil { //nolint:gosec // test data is for everybody
 					t.Fatal(err)
 				}
@@ -75,19 +80,24 @@ func TestGolden(t *testing.T) {
 		if err := errors.Join(err, got.Err()); err != nil {
 			t.Fatal(err)
 		}
-		want := Found{Sessions: []Session{s}, Processes: []Process{p}}
+		want := Found{Daemon: d, Sessions: []Session{s}, Processes: []Process{p}}
 		if !reflect.DeepEqual(got, want) {
 			t.Errorf("Read(%s) = %+v; want %+v: a record of an earlier version must be read for ever, and a change of the types makes a new version (see Version)", dir, got, want)
 		}
 	}
 	st := openStore(t, t.TempDir())
-	put(t, st, s, p)
-	for _, f := range []string{st.file(sessionDir, s.ID), st.file(processDir, p.ID)} {
-		golden := filepath.Join("testdata", fmt.Sprintf("v%d", Version), filepath.Base(filepath.Dir(f)), filepath.Base(f))
-		if got, want := contents(t, f), contents(t, golden); got != want {
+	put(t, st, d, s, p)
+	for _, f := range names(s, p) {
+		golden := filepath.Join("testdata", fmt.Sprintf("v%d", Version), f)
+		if got, want := contents(t, filepath.Join(st.dir, f)), contents(t, golden); got != want {
 			t.Errorf("a record is written as %s; want %s, as in %s", got, want, golden)
 		}
 	}
+}
+
+// names are the files of a store with these.
+func names(s Session, p Process) []string {
+	return []string{"daemon.json", "session/" + s.ID + ".json", "process/" + p.ID + ".json"}
 }
 
 func openStore(t *testing.T, dir string) *Store {
@@ -99,9 +109,9 @@ func openStore(t *testing.T, dir string) *Store {
 	return st
 }
 
-func put(t *testing.T, st *Store, s Session, p Process) {
+func put(t *testing.T, st *Store, d Daemon, s Session, p Process) {
 	t.Helper()
-	if err := errors.Join(st.PutSession(s), st.PutProcess(p)); err != nil {
+	if err := errors.Join(st.PutDaemon(d), st.PutSession(s), st.PutProcess(p)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -203,8 +213,8 @@ func TestBrokenAndNewer(t *testing.T) {
 			if err := st.PutProcess(Process{ID: "well", Mark: jsontext.Value("{}")}); err != nil {
 				t.Fatal(err)
 			}
-			for _, kind := range []string{sessionDir, processDir} {
-				if err := os.WriteFile(st.file(kind, "x"), []byte(row.text), 0o600); err != nil {
+			for _, path := range []string{st.file("", "daemon"), st.file(sessionDir, "x"), st.file(processDir, "x")} {
+				if err := os.WriteFile(path, []byte(row.text), 0o600); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -213,20 +223,20 @@ func TestBrokenAndNewer(t *testing.T) {
 				t.Fatalf("Read = %+v, %v; want the record that is well", f, err)
 			}
 			if row.newer {
-				if len(f.Broken) > 0 || len(f.Newer) != 2 || f.Err() == nil || !strings.Contains(f.Err().Error(), st.file(sessionDir, "x")) {
-					t.Errorf("Read = %+v, %v; want two newer ones, and the first named", f, f.Err())
+				if len(f.Broken) > 0 || len(f.Newer) != 3 || f.Err() == nil || !strings.Contains(f.Err().Error(), st.file("", "daemon")) {
+					t.Errorf("Read = %+v, %v; want three newer ones, and the first named", f, f.Err())
 				}
 				return
 			}
-			if len(f.Broken) != 2 || f.Err() != nil {
-				t.Fatalf("Read = %+v; want two broken ones", f)
+			if len(f.Broken) != 3 || f.Err() != nil || !reflect.DeepEqual(f.Daemon, Daemon{}) {
+				t.Fatalf("Read = %+v; want three broken ones", f)
 			}
-			aside, err := st.SetAside(f.Broken[1])
+			aside, err := st.SetAside(f.Broken[0])
 			if err != nil || contents(t, aside) != row.text {
 				t.Errorf("SetAside = %q, %v; want it to lie there as it was", aside, err)
 			}
-			if f, err := Read(st.dir); err != nil || len(f.Broken) != 1 {
-				t.Errorf("Read after SetAside = %+v, %v; want one broken record", f, err)
+			if f, err := Read(st.dir); err != nil || len(f.Broken) != 2 {
+				t.Errorf("Read after SetAside = %+v, %v; want two broken records", f, err)
 			}
 		})
 	}
@@ -235,7 +245,7 @@ func TestBrokenAndNewer(t *testing.T) {
 // TestOddFiles: what is no file is broken, and opening it does not hang.
 func TestOddFiles(t *testing.T) {
 	st, other := openStore(t, t.TempDir()), openStore(t, t.TempDir())
-	put(t, other, Session{ID: "link"}, Process{ID: "p", Mark: jsontext.Value("{}")})
+	put(t, other, Daemon{}, Session{ID: "link"}, Process{ID: "p", Mark: jsontext.Value("{}")})
 	if err := errors.Join(os.Mkdir(st.file(sessionDir, "dir"), 0o700), os.Symlink(other.file(sessionDir, "link"), st.file(sessionDir, "link")), mkfifo(st.file(sessionDir, "pipe"))); err != nil {
 		t.Fatal(err)
 	}

@@ -18,6 +18,7 @@ const (
 	processDir = "process"
 	opsDir     = "ops"
 	brokenDir  = "broken"
+	daemonName = "daemon"
 	suffix     = ".json"
 	unfinished = ".new" // what a writer that was killed leaves
 )
@@ -35,6 +36,14 @@ func Open(dir string) (*Store, error) {
 	}
 	return &Store{dir}, nil
 }
+
+// PutDaemon stores where the daemon's cgroups are.
+func (s *Store) PutDaemon(r Daemon) error {
+	return s.put("", daemonName, daemonFile{header{Version}, r})
+}
+
+// DropDaemon forgets the daemon, which has ended with all that it ran.
+func (s *Store) DropDaemon() error { return s.drop("", daemonName) }
 
 // PutSession stores a session, in place of what was known of it before.
 func (s *Store) PutSession(r Session) error {
@@ -73,7 +82,7 @@ func (s *Store) put(kind, id string, v any) error {
 		err = replace(s.file(kind, id), b)
 	}
 	if err != nil {
-		return fmt.Errorf("cannot store the record of %s %s: %w", kind, id, err)
+		return fmt.Errorf("cannot store the record of %s: %w", strings.TrimSpace(kind+" "+id), err)
 	}
 	return nil
 }
@@ -104,13 +113,14 @@ func (s *Store) drop(kind, id string) error {
 		err = os.Remove(s.file(kind, id))
 	}
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("cannot drop the record of %s %s: %w", kind, id, err)
+		return fmt.Errorf("cannot drop the record of %s: %w", strings.TrimSpace(kind+" "+id), err)
 	}
 	return nil
 }
 
 // Found is what an earlier daemon has left.
 type Found struct {
+	Daemon    Daemon // zero: no daemon has said where its cgroups are
 	Sessions  []Session
 	Processes []Process
 	Broken    []Broken // in the order of their names
@@ -121,7 +131,7 @@ type Found struct {
 // or cut it short.
 type Broken struct {
 	File string
-	Kind string // session or process
+	Kind string // session or process; empty: the daemon's
 	ID   string // what it was called
 	Why  error
 }
@@ -139,7 +149,16 @@ func (f *Found) Err() error {
 // is not there has none.
 func Read(dir string) (Found, error) {
 	var f Found
-	err := each(dir, sessionDir, &f, func(id string, version int, b []byte) error {
+	err := each(dir, "", &f, func(id string, version int, b []byte) (err error) {
+		if err = sameID(id, daemonName); err == nil {
+			f.Daemon, err = decodeDaemon(version, b)
+		}
+		return err
+	})
+	if err != nil {
+		return f, err
+	}
+	err = each(dir, sessionDir, &f, func(id string, version int, b []byte) error {
 		r, err := decodeSession(version, b)
 		if err == nil {
 			err = sameID(id, r.ID)
@@ -194,7 +213,7 @@ func each(dir, kind string, f *Found, take func(id string, version int, b []byte
 			version, err = versionOf(b)
 		}
 		if version > Version {
-			f.Newer = append(f.Newer, &NewerError{path, version})
+			f.Newer = append(f.Newer, &NewerError{File: path, Kind: kind, ID: id, Version: version})
 			continue
 		}
 		if err == nil {
@@ -229,7 +248,7 @@ func read(path string) ([]byte, error) {
 // SetAside moves a broken record out of the way, to be looked at, and returns where to.
 // The oldest of those that are kept goes.
 func (s *Store) SetAside(b Broken) (string, error) {
-	to := filepath.Join(s.dir, brokenDir, b.Kind+"-"+filepath.Base(b.File))
+	to := filepath.Join(s.dir, brokenDir, strings.TrimPrefix(b.Kind+"-"+filepath.Base(b.File), "-"))
 	if err := os.Rename(b.File, to); err != nil {
 		return "", fmt.Errorf("cannot set the broken record %q aside: %w", b.File, err)
 	}

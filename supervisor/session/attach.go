@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"pinfold/proto"
-	"pinfold/supervisor/record"
 	"pinfold/supervisor/relay"
 )
 
@@ -191,11 +190,9 @@ func (s *Session) fed(p *process, d *delivery, sent bool) {
 		return // another goes on
 	}
 	p.feed = nil
-	if sent && !p.delivered {
-		p.delivered = true
-		s.rememberProcess(p, func(r *record.Process) { r.Told = true })
-	}
+	p.delivered = p.delivered || sent
 	if p.verdict != nil {
+		s.settled(p)
 		s.yield(p)
 		s.step(p, Delivered)
 		s.rest()

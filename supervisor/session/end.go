@@ -177,6 +177,7 @@ func (s *Session) conclude(p *process) {
 	p.last = p.feed
 	close(p.concluded)
 	if p.feed == nil {
+		s.settled(p)
 		s.step(p, Delivered)
 		s.rest()
 	}

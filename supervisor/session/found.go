@@ -26,6 +26,7 @@ type Found struct {
 	Proc   *sandbox.Process // nil: its pen is gone, or was ended since it cannot be adopted
 	Job    *cgroup.Job      // nil: its cgroup is gone
 	Why    error            // there is no Proc
+	Ended  bool             // the audit record tells of its end
 }
 
 // takeUpProcess makes a found process one of the session's, in the state in which it is.
@@ -168,6 +169,10 @@ func (s *Session) takeUpKept(p *process, f *Found) {
 		*p.verdict = *verdict(facts{end: ending{lost: true, at: p.end.at}, started: p.start.at, shown: p.start.shown, counts: p.start.out.Counts()})
 	}
 	p.delivered = f.Record.Told
+	if !f.Ended { // the daemon was killed before it could
+		s.note(audit.Ended{Process: p.id, Verdict: auditVerdict(p.verdict)})
+		s.settled(p)
+	}
 	close(p.concluded)
 	p.unwatch()
 	st := p.start

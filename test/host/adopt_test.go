@@ -37,9 +37,25 @@ func (d *daemon) kill() {
 // every byte, its stdin and its exit status over the next one.
 func TestAProcessOutlivesItsDaemon(t *testing.T) {
 	t.Parallel()
-	d := start(t, "")
+	for name, begin := range map[string]func(*testing.T) *daemon{
+		"root": func(t *testing.T) *daemon { t.Helper(); return start(t, "") },
+		"rootless": func(t *testing.T) *daemon {
+			t.Helper()
+			return startOrdinary(t, fmt.Sprintf(ordinaryPolicy, "/srv/none"))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			outlive(t, begin(t))
+		})
+	}
+}
+
+func outlive(t *testing.T, d *daemon) {
+	t.Helper()
 	m := d.enter()
-	p := spawn(t, m.Client, shell(`i=0; while read -r line; do i=$((i+1)); echo "$i $line"; echo "err $i" >&2; done; echo end; exit 7`))
+	uid := strings.TrimSpace(runOK(t, m.Client, shell("id -u")))
+	p := spawn(t, m.Client, shell(`echo kept >file; i=0; while read -r line; do i=$((i+1)); echo "$i $line"; echo "err $i" >&2; done; echo end; exit 7`))
 	var out, errs strings.Builder
 	for life := range 4 {
 		if err := p.Write(soon(t), fmt.Appendf(nil, "line %d\n", life)); err != nil {
@@ -70,6 +86,12 @@ func TestAProcessOutlivesItsDaemon(t *testing.T) {
 	}
 	if v.Cause != proto.CauseExited || v.Code != 7 || !v.Output.Drained || v.Output.Dropped != 0 {
 		t.Errorf("verdict = %+v; want exited with 7, drained", v)
+	}
+	if d.users { // its memory file systems end with its stage
+		return
+	}
+	if out := runOK(t, m.Client, shell("cat file; id -u")); out != "kept\n"+uid+"\n" {
+		t.Errorf("the next process in the workspace = %q; want what the first left there, as uid %s", out, uid)
 	}
 }
 

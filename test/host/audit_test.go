@@ -31,6 +31,7 @@ type auditLine struct {
 	Env     []string `json:"env"`
 	Rule    string   `json:"rule"`
 	Step    string   `json:"step"`
+	File    string   `json:"file"`
 	Program struct{ Path, SHA256 string }
 	Verdict json.RawMessage `json:"verdict"`
 	raw     string

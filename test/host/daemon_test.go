@@ -41,6 +41,7 @@ type daemon struct {
 	cmd     *exec.Cmd
 	log     *lockedBuffer
 	over    bool
+	users   bool // the daemon is an ordinary user's
 }
 
 type lockedBuffer struct {

@@ -22,11 +22,7 @@ type member struct {
 // enter opens a session that can be resumed.
 func (d *daemon) enter() *member {
 	d.t.Helper()
-	c, err := client.Dial(soon(d.t), d.sock)
-	if err != nil {
-		d.t.Fatal(err)
-	}
-	d.t.Cleanup(func() { _ = c.Close() })
+	c := d.join()
 	r, err := c.Handshake(soon(d.t), &proto.Handshake{})
 	if err != nil || r.Resume == nil || r.Resume.Token == "" || r.Resume.TTLMS <= 0 {
 		d.t.Fatalf("Handshake() = %+v, %v; want a session with a token", r, err)
@@ -34,14 +30,31 @@ func (d *daemon) enter() *member {
 	return &member{Client: c, id: r.SessionID, token: r.Resume.Token}
 }
 
+// join is a connection of who may have one: root, or the user whose daemon it is.
+func (d *daemon) join() *client.Client {
+	d.t.Helper()
+	var c *client.Client
+	if d.users {
+		c = client.New(d.joinAsCaller())
+	} else {
+		var err error
+		if c, err = client.Dial(soon(d.t), d.sock); err != nil {
+			d.t.Fatal(err)
+		}
+	}
+	d.t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
 // back resumes the session over a new connection.
 func (d *daemon) back(m *member, h proto.Handshake) *member {
 	d.t.Helper()
-	c, r, err := client.Resume(soon(d.t), d.sock, &h, m.id, m.token)
+	c := d.join()
+	h.Resume = proto.ResumeRequest{SessionID: m.id, Token: m.token}
+	r, err := c.Handshake(soon(d.t), &h)
 	if err != nil || r.SessionID != m.id || r.Resume == nil || r.Resume.Token == m.token {
 		d.t.Fatalf("Resume() = %+v, %v; want the same session and another token", r, err)
 	}
-	d.t.Cleanup(func() { _ = c.Close() })
 	return &member{Client: c, id: m.id, token: r.Resume.Token}
 }
 

@@ -170,7 +170,7 @@ func startOrdinary(t *testing.T, policy string) *daemon {
 	if err := os.Chown(d.dir, callerUID, callerUID); err != nil {
 		t.Fatal(err)
 	}
-	d.command = o.command
+	d.command, d.users = o.command, true
 	if err := d.launch(); err != nil {
 		t.Fatalf("pinfoldd as uid %d = %v; want it ready\n%s", callerUID, err, d.log)
 	}
