@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"pinfold/proto"
+	"pinfold/supervisor/record"
 	"pinfold/supervisor/relay"
 )
 
@@ -190,9 +191,11 @@ func (s *Session) fed(p *process, d *delivery, sent bool) {
 		return // another goes on
 	}
 	p.feed = nil
-	p.delivered = p.delivered || sent
+	if sent && !p.delivered {
+		p.delivered = true
+		s.rememberProcess(p, func(r *record.Process) { r.Told = true })
+	}
 	if p.verdict != nil {
-		s.settled(p)
 		s.yield(p)
 		s.step(p, Delivered)
 		s.rest()

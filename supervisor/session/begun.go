@@ -29,13 +29,18 @@ func (s *Session) begun(ctx context.Context, p *process, st *started, pen *sandb
 		return nil, errors.Join(err, st.disconnect())
 	}
 	p.laps.Lap("exec")
+	s.pump(p, st)
+	return st, nil
+}
+
+// pump takes what a process writes.
+func (s *Session) pump(p *process, st *started) {
 	s.wg.Go(func() {
 		defer close(st.pumped)
 		if err := st.out.Serve(p.ctx); err != nil && p.ctx.Err() == nil {
 			s.log.Error("output is not relayed any more", attrProc(p.id), attrErr(err))
 		}
 	})
-	return st, nil
 }
 
 // open opens the last gate, and joins the pipes to the relay while the target makes its

@@ -100,6 +100,7 @@ func (s *Session) endRest(p *process) {
 		p.last.first() // PID 1 of the pen still knows the end, until it is dismantled
 		s.noteEnd(p, f, v)
 		s.note(audit.Ended{Process: p.id, Verdict: auditVerdict(v)})
+		s.rememberProcess(p, func(r *record.Process) { r.Audited = true })
 		s.dismantle(p.id, st)
 	})
 }
@@ -177,7 +178,6 @@ func (s *Session) conclude(p *process) {
 	p.last = p.feed
 	close(p.concluded)
 	if p.feed == nil {
-		s.settled(p)
 		s.step(p, Delivered)
 		s.rest()
 	}

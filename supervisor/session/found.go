@@ -89,7 +89,12 @@ func (s *Session) reconnect(p *process, st *started) error {
 		return err
 	}
 	if st.proc != nil && len(p.noted.r.Verdict) == 0 {
-		return s.connect(p, st)
+		if err := s.connect(p, st); err != nil {
+			close(st.pumped)
+			return err
+		}
+		s.pump(p, st)
+		return nil
 	}
 	defer close(st.pumped)
 	c := s.outputConfig(p, st)
@@ -171,7 +176,7 @@ func (s *Session) takeUpKept(p *process, f *Found) {
 	p.delivered = f.Record.Told
 	if !f.Ended { // the daemon was killed before it could
 		s.note(audit.Ended{Process: p.id, Verdict: auditVerdict(p.verdict)})
-		s.settled(p)
+		s.rememberProcess(p, func(r *record.Process) { r.Audited = true })
 	}
 	close(p.concluded)
 	p.unwatch()

@@ -140,11 +140,6 @@ func (s *Session) killing(p *process) {
 	})
 }
 
-// settled notes how far the end of a process was told.
-func (s *Session) settled(p *process) {
-	s.rememberProcess(p, func(r *record.Process) { r.Audited, r.Told = true, p.delivered })
-}
-
 // noteEnd notes the verdict of a process, and when its end was seen.
 func (s *Session) noteEnd(p *process, f facts, v any) {
 	text, err := json.Marshal(v)

@@ -225,6 +225,7 @@ func TestWhatIsFinishedIsKeptOverAKill(t *testing.T) {
 	m := d.enter()
 	p := spawn(t, m.Client, shell(`seq 3; echo no >&2; exit 5`))
 	_, _, v := output(t, p)
+	eventually(t, "the end is noted", func() bool { r := d.records().Processes[0]; return r.Audited && r.Told })
 	for range 2 {
 		d.crash(0)
 		m = d.back(m, proto.Handshake{})
@@ -250,8 +251,8 @@ func TestAnEndIsAuditedOnce(t *testing.T) {
 	told, untold := spawn(t, m.Client, shell("exit 3")), spawn(t, m.Client, shell("echo ready; sleep 600"))
 	output(t, told)
 	await(t, untold, "ready\n")
-	eventually(t, "the end is noted as told", func() bool {
-		return slices.ContainsFunc(d.records().Processes, func(r record.Process) bool { return r.ID == told.ID && r.Told })
+	eventually(t, "the end is noted", func() bool {
+		return slices.ContainsFunc(d.records().Processes, func(r record.Process) bool { return r.ID == told.ID && r.Audited && r.Told })
 	})
 	d.kill()
 	killPID1(t, untold.PID)
