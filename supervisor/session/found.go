@@ -111,15 +111,15 @@ func (s *Session) abandon(p *process, st *started) {
 	p.stop()
 	if len(p.noted.r.Verdict) == 0 {
 		s.host.Registry.dropProcess(s.account())
+		s.note(audit.Ended{Process: p.id, Verdict: auditVerdict(verdict(facts{cause: proto.CauseLost, by: "daemon", started: st.at, shown: st.shown, end: ending{lost: true, at: time.Now()}}))})
 	}
 	s.host.Registry.disown(p.id)
-	s.note(audit.Ended{Process: p.id, Verdict: auditVerdict(verdict(facts{cause: proto.CauseLost, by: "daemon", started: st.at, shown: st.shown, end: ending{lost: true, at: time.Now()}}))})
 	s.wg.Go(func() {
 		if st.job != nil {
 			s.killCgroup(p.id, st)
 		}
 		s.dismantle(p.id, st)
-		if err := os.RemoveAll(st.spool); err != nil {
+		if err := st.disconnect(); err != nil {
 			s.log.Warn("cannot remove the spool", attrProc(p.id), attrErr(err))
 		}
 		s.forgetProcess(p)
