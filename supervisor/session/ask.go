@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"pinfold/audit"
+	"pinfold/cgroup"
 	"pinfold/policy"
 	"pinfold/proto"
 )
@@ -181,6 +182,9 @@ func (s *Session) stats(p *process, r *proto.StatsReq, answer respond) {
 
 // liveFigures fills in the figures of a running process.
 func (s *Session) liveFigures(st *started, f *proto.Stats) error {
+	if st.job == nil {
+		return cgroup.ErrGone // it went with the pen while there was no daemon
+	}
 	u, err := st.job.Usage()
 	if err != nil {
 		return err

@@ -47,14 +47,17 @@ func (s *Session) killJob(p *process) {
 	s.wg.Go(func() { s.killCgroup(p.id, st) })
 }
 
-// killCgroup kills the job's cgroup; where that fails, PID 1 of the pen, with which the
-// kernel ends everything inside: pid_namespaces(7).
+// killCgroup kills the job's cgroup; where that fails, PID 1 of the pen, if that is there
+// still, with which the kernel ends everything inside: pid_namespaces(7).
 func (s *Session) killCgroup(id string, st *started) {
 	err := st.job.Kill()
 	if err == nil || errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ENODEV) {
 		return // killed, or gone already
 	}
 	s.log.Error("cannot kill the process's cgroup, killing its pen", attrProc(id), attrErr(err))
+	if st.proc == nil {
+		return
+	}
 	if err := st.proc.Kill(); err != nil {
 		s.log.Error("cannot kill the pen", attrProc(id), attrErr(err))
 	}

@@ -123,6 +123,10 @@ func (p *process) blame(c proto.Cause, by, scope string) {
 	}
 }
 
+// dead reports whether a process that was started can take nothing more: its verdict
+// stands, or its pen was gone already when it was taken up from an earlier daemon.
+func (p *process) dead() bool { return p.verdict != nil || p.start.proc == nil }
+
 // shrink forgets of a finished process what nobody asks about any more: a request
 // alone may be a megabyte, and a session keeps maxKept of them.
 func (p *process) shrink() {

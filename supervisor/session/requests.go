@@ -85,7 +85,7 @@ func (s *Session) write(r *proto.WriteReq, c *call, answer respond) {
 			return
 		}
 	}
-	if p.verdict != nil {
+	if p.dead() {
 		answer(proto.Answer(r, proto.Refused(r, proto.CodeProcDead, "cannot write to process: it has ended", "")), nil)
 		return
 	}
@@ -249,7 +249,7 @@ func (s *Session) resize(r *proto.ResizeReq, answer respond) {
 	switch {
 	case p == nil || p.start == nil:
 		answer(proto.UnknownProc(r), nil)
-	case p.verdict != nil:
+	case p.dead():
 		answer(proto.Answer(r, proto.Refused(r, proto.CodeProcDead, "cannot resize process: it has ended", "")), nil)
 	case p.start.proc.PTY == nil:
 		answer(proto.Answer(r, proto.Refused(r, proto.CodeUnsupported, "cannot resize process: it has no terminal", "spawn it with pty")), nil)
