@@ -161,3 +161,24 @@ func TestFullFileSystemMakesRoom(t *testing.T) {
 		t.Errorf("Retained() of an idle process = %d to %d; want some given up, and not what may be in flight", low, size)
 	}
 }
+
+// TestAnEvictionThatComesTooLate: who needs room has chosen an output that is being closed.
+// That is no error, which would cut off the one who needs room.
+func TestAnEvictionThatComesTooLate(t *testing.T) {
+	r := finished(t, 150_001, func(c *OutputConfig) { c.Budget = NewBudget(0) })
+	if err := r.Retain(); err != nil {
+		t.Fatal(err)
+	}
+	err := r.leave(func() error {
+		if err := os.Remove(r.marks.path); err != nil {
+			return err
+		}
+		if freed, err := r.evict(); freed != 0 || err != nil {
+			t.Errorf("evict() of what is being closed = %d, %v; want nothing freed", freed, err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}

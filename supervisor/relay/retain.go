@@ -122,10 +122,12 @@ func (o *Output) leave(last func() error) error {
 	}
 	o.left = true
 	close(o.closed)
-	o.c.Budget.forget(o)
-	err := last()
 	for _, s := range o.streams {
 		s.spool.leave()
+	}
+	o.c.Budget.forget(o) // waits for who frees; one who chose o before finds it left
+	err := last()
+	for _, s := range o.streams {
 		if !o.retained {
 			err = errors.Join(err, s.spool.close())
 		}
