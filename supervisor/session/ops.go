@@ -85,7 +85,8 @@ func (o *operations) begin(r proto.Named, c *call) (ops.Standing, ops.Entry, err
 		o.open[r.Op()] = c.op
 	case how == ops.UnderWay:
 		c.op = o.open[r.Op()]
-		c.op.waiting = append(c.op.waiting, c)
+		// Who asks again over one connection after the other must not make it grow.
+		c.op.waiting = append(slices.DeleteFunc(c.op.waiting, func(w *call) bool { return w.from.gone() }), c)
 	}
 	return how, e, err
 }

@@ -83,6 +83,46 @@ func TestOutputFollowsWhereNobodyWaits(t *testing.T) {
 	}
 }
 
+// TestWhoIsGoneWaitsForNothing: a client that comes back and asks again, as often as it
+// likes, leaves nothing of its earlier connections with what it waits for.
+func TestWhoIsGoneWaitsForNothing(t *testing.T) {
+	s, p := desk(), &process{id: "p"}
+	var answer respond
+	var timers []*time.Timer
+	for range 3 {
+		s.client.end()
+		s.client = newClient(s, Options{}, nil)
+		if _, do := s.named("1", "op", "ls"); do != nil {
+			answer = do
+		}
+		s.awaitKilled(p, &proto.KillReq{}, &call{from: s.client}, func(*process) {})
+		timers = append(timers, time.AfterFunc(time.Hour, func() {}))
+		p.await(&waiter{asker: s.client, timer: timers[len(timers)-1]})
+	}
+	if n := len(s.ops.open["op"].waiting); n != 1 {
+		t.Errorf("%d requests wait for the operation; want the last", n)
+	}
+	if n := len(p.waiters); n != 2 {
+		t.Errorf("%d wait for the end; want the two of the last connection", n)
+	}
+	if timers[0].Stop() || timers[1].Stop() || !timers[2].Stop() {
+		t.Error("the time of a wait that nobody is there for goes on; want only that of the last connection to")
+	}
+	named := &proto.KillReq{OpID: "kill"}
+	s.awaitKilled(p, named, &call{from: s.client}, func(*process) {})
+	s.client.end()
+	p.await(&waiter{asker: newClient(s, Options{}, nil)})
+	if n := len(p.waiters); n != 2 {
+		t.Errorf("%d wait for the end; want the new one, and the operation whose outcome is kept", n)
+	}
+	s.client = newClient(s, Options{}, nil)
+	s.named("2", "op", "ls")
+	answer(&proto.SpawnResp{Reply: proto.Reply{ReqID: "1", OK: true}, ProcID: "p"}, nil)
+	if r := s.told(t); r.ReqID != "2" || r.ProcID != "p" {
+		t.Errorf("answer = %+v; want p for 2", r)
+	}
+}
+
 func TestOutcomeOf(t *testing.T) {
 	for code, want := range map[proto.Code]proto.Outcome{
 		"": proto.OutcomeApplied, proto.CodeBusy: proto.OutcomeNotSent, proto.CodeAuditUnavailable: proto.OutcomeNotSent,

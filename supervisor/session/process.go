@@ -90,13 +90,27 @@ type ending struct {
 // waiter is a request that waits for the end of a process.
 type waiter struct {
 	done  func(*process)
-	asker *Client // who waits; nil: not for long
+	asker *Client     // who waits; nil: whoever names the operation, and that is kept
+	timer *time.Timer // after which it waits no more; nil: none
+}
+
+// stop ends the waiter's own time.
+func (w *waiter) stop() {
+	if w.timer != nil {
+		w.timer.Stop()
+	}
 }
 
 // await adds a waiter, and drops those whose client has left meanwhile: a process
 // that lives for months must not collect them.
 func (p *process) await(w *waiter) {
-	p.waiters = slices.DeleteFunc(p.waiters, func(w *waiter) bool { return w.asker != nil && w.asker.gone() })
+	p.waiters = slices.DeleteFunc(p.waiters, func(w *waiter) bool {
+		if w.asker == nil || !w.asker.gone() {
+			return false
+		}
+		w.stop()
+		return true
+	})
 	p.waiters = append(p.waiters, w)
 }
 

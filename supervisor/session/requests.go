@@ -161,6 +161,9 @@ func (s *Session) kill(p *process, r *proto.KillReq, c *call, answer respond) {
 // the operation has a name, its outcome is awaited all the same.
 func (s *Session) awaitKilled(p *process, r *proto.KillReq, c *call, done func(*process)) {
 	w := &waiter{done: done}
+	if r.OpID == "" {
+		w.asker = c.from
+	}
 	p.await(w)
 	if r.OpID == "" {
 		c.onGivenUp(s, func() { p.leave(w) })
@@ -208,20 +211,15 @@ func (s *Session) wait(p *process, r *proto.WaitReq, c *call, answer respond) {
 		answer(proto.Answer(r, proto.Refused(r, proto.CodeBusy, fmt.Sprintf("cannot wait: %d requests of this connection wait already", maxWaits), "wait for fewer processes at a time")), nil)
 		return
 	}
-	var timer *time.Timer
 	w := &waiter{asker: asker}
 	w.done = func(p *process) {
-		if timer != nil {
-			timer.Stop()
-		}
+		w.stop()
 		asker.waits.drop()
 		ended(p)
 	}
 	p.await(w)
 	c.onGivenUp(s, func() {
-		if timer != nil {
-			timer.Stop()
-		}
+		w.stop()
 		if p.leave(w) {
 			asker.waits.drop()
 		}
@@ -230,7 +228,7 @@ func (s *Session) wait(p *process, r *proto.WaitReq, c *call, answer respond) {
 	if d <= 0 {
 		return
 	}
-	timer = time.AfterFunc(d, func() {
+	w.timer = time.AfterFunc(d, func() {
 		s.post(func() {
 			if !p.leave(w) {
 				return // answered, or given up
