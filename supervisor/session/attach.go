@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"pinfold/proto"
-	"pinfold/supervisor/record"
 	"pinfold/supervisor/relay"
 )
 
@@ -191,9 +190,8 @@ func (s *Session) fed(p *process, d *delivery, sent bool) {
 		return // another goes on
 	}
 	p.feed = nil
-	if sent && !p.delivered {
-		p.delivered = true
-		s.rememberProcess(p, func(r *record.Process) { r.Told = true })
+	if sent {
+		s.noteTold(p)
 	}
 	if p.verdict != nil {
 		s.yield(p)

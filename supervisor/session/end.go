@@ -9,7 +9,6 @@ import (
 	"syscall"
 	"time"
 
-	"pinfold/audit"
 	"pinfold/sandbox"
 	"pinfold/supervisor/record"
 )
@@ -77,6 +76,7 @@ func (s *Session) endRest(p *process) {
 	}
 	f := facts{cause: p.cause, by: p.by, scope: p.scope, end: p.end, started: st.at, shown: st.shown} // no event changes them any more
 	killed := p.killed
+	p.noted.hold()
 	s.wg.Go(func() {
 		ctx := context.WithoutCancel(p.ctx)
 		lctx, cancel := context.WithTimeout(p.lingering, linger)
@@ -102,8 +102,7 @@ func (s *Session) endRest(p *process) {
 		<-p.concluded
 		p.last.first() // PID 1 of the pen still knows the end, until it is dismantled
 		s.noteEnd(p, f, v)
-		s.note(audit.Ended{Process: p.id, Verdict: auditVerdict(v)})
-		s.rememberProcess(p, func(r *record.Process) { r.Audited = true })
+		s.noteAudit(p, v)
 		s.dismantle(p.id, st)
 	})
 }

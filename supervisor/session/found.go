@@ -175,8 +175,7 @@ func (s *Session) takeUpKept(p *process, f *Found) {
 	}
 	p.delivered = f.Record.Told
 	if !f.Ended { // the daemon was killed before it could
-		s.note(audit.Ended{Process: p.id, Verdict: auditVerdict(p.verdict)})
-		s.rememberProcess(p, func(r *record.Process) { r.Audited = true })
+		s.noteAudit(p, p.verdict)
 	}
 	close(p.concluded)
 	p.unwatch()

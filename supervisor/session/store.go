@@ -8,6 +8,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 
+	"pinfold/audit"
 	"pinfold/proto"
 	"pinfold/sandbox"
 	"pinfold/supervisor/record"
@@ -21,9 +22,11 @@ import (
 // noted is a record that is kept up to date on disk, from any goroutine: what was
 // changed last is what lies there last.
 type noted[R any] struct {
-	mu     sync.Mutex
-	r      R
-	stored bool // it is on disk
+	mu      sync.Mutex
+	r       R
+	stored  bool // it is on disk
+	held    bool // it stays there until letGo
+	dropped bool // meanwhile
 }
 
 // begin stores the record for the first time.
@@ -48,10 +51,51 @@ func (n *noted[R]) change(f func(*R), put func(R) error) error {
 	return put(n.r)
 }
 
+// later is change for what may wait until letGo, where that is still to come.
+func (n *noted[R]) later(f func(*R), put func(R) error) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !n.stored {
+		return nil
+	}
+	f(&n.r)
+	if n.held {
+		return nil
+	}
+	return put(n.r)
+}
+
+// hold keeps the record on disk until letGo, whoever drops it.
+func (n *noted[R]) hold() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.held = true
+}
+
+// letGo ends hold: the record is removed if it was dropped meanwhile, else changed.
+func (n *noted[R]) letGo(f func(*R), put func(R) error, remove func() error) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.held = false
+	if !n.stored {
+		return nil
+	}
+	if n.dropped {
+		n.stored = false
+		return remove()
+	}
+	f(&n.r)
+	return put(n.r)
+}
+
 // drop removes the record.
 func (n *noted[R]) drop(remove func() error) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if n.held {
+		n.dropped = true
+		return nil
+	}
 	if !n.stored {
 		return nil
 	}
@@ -138,6 +182,28 @@ func (s *Session) killing(p *process) {
 	s.rememberProcess(p, func(r *record.Process) {
 		r.Stop.Cause, r.Stop.By, r.Stop.Scope, r.Stop.Kill = string(p.cause), p.by, p.scope, true
 	})
+}
+
+// noteTold notes that the owner of a process was sent everything, once at least.
+func (s *Session) noteTold(p *process) {
+	if p.delivered {
+		return
+	}
+	p.delivered = true
+	if err := p.noted.later(func(r *record.Process) { r.Told = true }, s.host.Records.PutProcess); err != nil {
+		s.log.Error("a next daemon would keep the output of a process in the way of others", attrProc(p.id), attrErr(err))
+	}
+}
+
+// noteAudit writes the end of a process to the audit record, until which its own record
+// stays: a next daemon would write what this one could not.
+func (s *Session) noteAudit(p *process, v *proto.Verdict) {
+	failed := s.record(audit.Ended{Process: p.id, Verdict: auditVerdict(v)})
+	err := p.noted.letGo(func(r *record.Process) { r.Audited = failed == nil }, s.host.Records.PutProcess,
+		func() error { return s.host.Records.DropProcess(p.id) })
+	if err != nil {
+		s.log.Error("a next daemon would look for the end of a process in the audit record", attrProc(p.id), attrErr(err))
+	}
 }
 
 // noteEnd notes the verdict of a process, and when its end was seen.
