@@ -119,6 +119,13 @@ func (o *calls) close(c *call) {
 	}
 }
 
+// drop forgets all: no request of the connection can be cancelled any more.
+func (o *calls) drop() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	clear(o.byID)
+}
+
 func (o *calls) find(id string) *call {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -118,12 +118,15 @@ func (c *Client) Write(lines []byte) error {
 }
 
 // end makes Serve return once it has sent what is in its queue, and ends all deliveries.
+// Little is left of the connection: what it asked for may go on for long and points to it.
 func (c *Client) end() {
 	c.mu.Lock()
 	c.over = true
 	c.mu.Unlock()
 	c.stop()
 	c.out.end()
+	c.ids.drop()
+	c.calls.drop()
 }
 
 // replaced ends a connection whose session goes on over another one, and says so there.

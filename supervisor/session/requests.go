@@ -103,8 +103,16 @@ func (s *Session) write(r *proto.WriteReq, c *call, answer respond) {
 	}
 	w, pid := p.start.in.Submit(data, end), p.start.pid
 	c.take = w.TakeBack
+	var moot <-chan struct{} // what has no name nobody can ask about over another connection
+	if r.OpID == "" {
+		moot = c.from.ctx.Done()
+	}
 	s.wg.Go(func() {
-		answer(&proto.WriteResp{Reply: writeReply(r, <-w.Outcome()), ProcID: r.ProcID, PID: pid}, nil)
+		select {
+		case err := <-w.Outcome():
+			answer(&proto.WriteResp{Reply: writeReply(r, err), ProcID: r.ProcID, PID: pid}, nil)
+		case <-moot:
+		}
 	})
 }
 

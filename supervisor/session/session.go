@@ -271,8 +271,9 @@ func (s *Session) graceOf(p *process) time.Duration {
 	return grace
 }
 
-// idRing remembers the last request ids, and those that are unanswered.
+// idRing remembers the last request ids, at most n, and those that are unanswered.
 type idRing struct {
+	n    int
 	mu   sync.Mutex
 	list []string
 	next int
@@ -281,7 +282,7 @@ type idRing struct {
 }
 
 func newIDRing(n int) *idRing {
-	return &idRing{list: make([]string, n), set: map[string]bool{}, open: map[string]bool{}}
+	return &idRing{n: n, set: map[string]bool{}, open: map[string]bool{}}
 }
 
 // use remembers id and reports whether it is new.
@@ -291,11 +292,22 @@ func (r *idRing) use(id string) bool {
 	if r.set[id] || r.open[id] {
 		return false
 	}
-	delete(r.set, r.list[r.next])
-	r.list[r.next] = id
+	if len(r.list) < r.n {
+		r.list = append(r.list, id)
+	} else {
+		delete(r.set, r.list[r.next])
+		r.list[r.next] = id
+		r.next = (r.next + 1) % r.n
+	}
 	r.set[id], r.open[id] = true, true
-	r.next = (r.next + 1) % len(r.list)
 	return true
+}
+
+// drop forgets all ids: those of a connection that is over are not used again.
+func (r *idRing) drop() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.list, r.next, r.set, r.open = nil, 0, map[string]bool{}, map[string]bool{}
 }
 
 // answered says that id is no longer open.
