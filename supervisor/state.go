@@ -20,6 +20,23 @@ import (
 // running pens.
 const runSize = "size=1g,mode=0700,nr_inodes=262144"
 
+// spoolParts of runParts of it are what spools may hold. The rest is for what is small and
+// without which nothing starts: records of sessions, processes and operations.
+const (
+	spoolParts = 3
+	runParts   = 4
+)
+
+// spoolSize is how many bytes all spools together may have.
+func (d *daemon) spoolSize() (int64, error) {
+	run := filepath.Join(d.c.State, "run")
+	var fs syscall.Statfs_t
+	if err := syscall.Statfs(run, &fs); err != nil {
+		return 0, fmt.Errorf("cannot tell the size of %q: %w", run, err)
+	}
+	return int64(fs.Blocks) / runParts * spoolParts * fs.Bsize, nil
+}
+
 // openState prepares STATE/run: a memory file system for what must outlive the
 // daemon but not the host. As root one is mounted there unless something (a .mount
 // unit, an earlier daemon) has done so. What an earlier daemon has left in it is adopt's.

@@ -263,6 +263,10 @@ func (d *daemon) openCgroups(context.Context) (func() error, error) {
 
 func (d *daemon) openStage(ctx context.Context) (func() error, error) {
 	r := d.policy.Load().Dynamic()
+	spools, err := d.spoolSize()
+	if err != nil {
+		return nil, err
+	}
 	c := sandbox.StageConfig{
 		Path: d.c.Stage, State: d.c.State, DynamicFirst: r.First, DynamicCount: r.Count, Stderr: d.c.StageLog,
 		Named: d.policy.Load().NamedUIDs(),
@@ -279,6 +283,7 @@ func (d *daemon) openStage(ctx context.Context) (func() error, error) {
 		Stage: s, Cgroups: d.cgroups, Audit: d.audit, Hasher: d.hasher, Floods: d.floods, Registry: session.NewRegistry(r.First, r.Count), Buffers: relay.NewBuffers(),
 		Policy: d.policy.Load, State: d.c.State, Records: d.records, Boot: record.Boot(), Started: time.Now(), Log: d.log,
 	}
+	d.host.Registry.BoundSpools(spools)
 	return func() error {
 		if d.lives {
 			return s.Close()

@@ -246,10 +246,11 @@ func (s *Session) retain(p *process) {
 	}
 	s.yield(p)
 	s.timer(p, retention-time.Since(p.end.at), func() { s.step(p, Forgotten) })
-	kept := 0
+	p.kept = true
+	kept, most := 0, s.host.Registry.keep(s.account())
 	for _, id := range slices.Backward(slices.Clone(s.order)) {
 		if q := s.procs[id]; q != nil && q.state == Kept {
-			if kept++; kept > maxKept {
+			if kept++; kept > most {
 				s.step(q, Forgotten)
 			}
 		}
@@ -262,6 +263,9 @@ func (s *Session) forget(p *process) {
 	}
 	p.stop()
 	s.forgetProcess(p)
+	if p.kept {
+		s.host.Registry.unkeep(s.account())
+	}
 	delete(s.procs, p.id)
 	s.host.Registry.disown(p.id)
 	s.order = slices.DeleteFunc(s.order, func(id string) bool { return id == p.id })

@@ -43,6 +43,7 @@ type process struct {
 	last      *delivery   // what went on when the verdict stood; read once concluded is closed
 	readers   []*delivery // to operators
 	delivered bool        // its owner was sent everything, once at least
+	kept      bool        // it counts among the finished processes of its caller
 
 	ctx       context.Context    // the life of the process's goroutines, not of a call
 	stop      context.CancelFunc // ends them

@@ -16,7 +16,7 @@ type Registry struct {
 	sessions map[string]*Session
 	owners   map[string]*Session // by process
 	callers  map[account]*counts
-	spools   *relay.Budget // of all callers: without a bound of its own
+	spools   *relay.Budget // of all callers
 	budgets  map[account]*relay.Budget
 	uids     map[uint32]bool
 	first    uint32
@@ -25,6 +25,9 @@ type Registry struct {
 	ready    int // pens of all sessions that wait for a spawn
 	denials  pace
 }
+
+// BoundSpools sets what the spools of all callers may hold together. 0: there is no bound.
+func (r *Registry) BoundSpools(limit int64) { r.spools.SetLimit(limit) }
 
 // account is whose quota something counts against: one uid under one rule of the
 // policy. A rule may admit many users; none of them uses up what another has.
@@ -36,7 +39,7 @@ type account struct {
 func (a account) String() string { return fmt.Sprintf("%q (uid %d)", a.rule, a.uid) }
 
 // counts are what one account has.
-type counts struct{ sessions, processes, ready int }
+type counts struct{ sessions, processes, ready, kept int }
 
 // Quota is a limit on counts of one account; 0 means none.
 type Quota struct{ Sessions, Processes int }
@@ -214,6 +217,34 @@ func (r *Registry) dropReady(caller account) {
 	defer r.mu.Unlock()
 	r.ready--
 	r.of(caller).ready--
+	r.clean(caller)
+}
+
+// Limits of the finished processes that are kept. Each has files in the memory file system
+// of the state, however little it wrote, and no caller may have most of that.
+const (
+	maxKept      = 1024 // of one session
+	maxKeptOfOne = 2048 // of all sessions of one caller; with more, each session keeps only
+	minKept      = 64   // of its own
+)
+
+// keep counts one more finished process of a caller, and returns how many the session
+// that it is of may keep.
+func (r *Registry) keep(caller account) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := r.of(caller)
+	if c.kept++; c.kept > maxKeptOfOne {
+		return minKept
+	}
+	return maxKept
+}
+
+// unkeep takes a process of keep off.
+func (r *Registry) unkeep(caller account) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.of(caller).kept--
 	r.clean(caller)
 }
 

@@ -94,3 +94,28 @@ func TestRegistryUIDs(t *testing.T) {
 		t.Errorf("takeUID() = %d, %v; want 102, the one given back", uid, err)
 	}
 }
+
+// TestRegistryKept: one caller's finished processes are bounded together, whatever its
+// sessions, another caller's are not touched by it, and all places come back.
+func TestRegistryKept(t *testing.T) {
+	r := NewRegistry(100, 4)
+	one, other := account{"agents", 1000}, account{"agents", 1001}
+	for n := range maxKeptOfOne {
+		if got := r.keep(one); got != maxKept {
+			t.Fatalf("keep() of %d = %d; want %d", n, got, maxKept)
+		}
+	}
+	if got := r.keep(one); got != minKept {
+		t.Errorf("keep() beyond %d = %d; want %d", maxKeptOfOne, got, minKept)
+	}
+	if got := r.keep(other); got != maxKept {
+		t.Errorf("keep() for another caller = %d; want %d", got, maxKept)
+	}
+	for range maxKeptOfOne + 1 {
+		r.unkeep(one)
+	}
+	r.unkeep(other)
+	if len(r.callers) != 0 {
+		t.Errorf("callers after unkeep of all = %v; want none", r.callers)
+	}
+}
