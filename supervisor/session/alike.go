@@ -32,7 +32,7 @@ func (s *Session) alike(ctx context.Context, p *process, pol *policy.Policy, q s
 		return nil, nil //nolint:nilnil // see above
 	}
 	g, err := pol.Decide(s.caller, request(&p.req.Spawn), looked(r.seen.Looked))
-	if err != nil || CheckHost(g, s.host.Stage.Features().Lacks(), s.host.Cgroups.Lacks()) != nil {
+	if err != nil || s.checkHost(g) != nil {
 		return nil, nil //nolint:nilnil,nilerr // a no rests on a look of its own
 	}
 	p.laps.Lap("decide")

@@ -173,6 +173,9 @@ func (s *Session) conclude(p *process) {
 		t.Stop()
 	}
 	s.host.Registry.dropProcess(s.account())
+	if s.over != "" { // its end may have taken longer than its grace period
+		s.bound(cutTime)
+	}
 	for _, w := range p.waiters {
 		w.done(p)
 	}

@@ -85,6 +85,7 @@ type Session struct {
 	denials map[string]int
 	over    proto.Cause   // why the session ends; empty while it goes on
 	grace   time.Duration // upper bound for the grace of its processes; 0: none
+	cut     time.Time     // when its client is sent nothing more; zero: the session goes on
 	detach  *time.Timer   // from when its client left
 	tokens  Tokens
 	spare   atomic.Int64 // when it had nothing but finished processes and no client, Unix nanoseconds; 0: it has; below: its place is given away
@@ -171,6 +172,7 @@ func (s *Session) Serve(ctx context.Context) {
 	s.unready() //nolint:contextcheck // what it undoes outlives every call
 	s.wg.Wait()
 	s.flush()
+	s.wg.Wait() // for what the last requests began
 	s.dropTrees(context.WithoutCancel(ctx))
 	s.forgetSession()
 	s.closeConn()
@@ -237,15 +239,23 @@ func (s *Session) end() {
 	if s.detach != nil {
 		s.detach.Stop()
 	}
-	out := s.client.out
-	if err := out.link.SetWriteDeadline(time.Now().Add(s.longestGrace() + cutTime)); err != nil {
-		out.drop() // only a closed connection has no deadline
-	}
+	s.bound(s.longestGrace() + cutTime)
 	for _, id := range slices.Clone(s.order) { // a process that is forgotten leaves it
 		if p := s.procs[id]; p != nil {
 			p.blame(s.over, "session", "")
 			s.step(p, SessionOver)
 		}
+	}
+}
+
+// bound gives the client so long for what it is still sent, or as long as it has already.
+func (s *Session) bound(d time.Duration) {
+	if at := time.Now().Add(d); at.After(s.cut) {
+		s.cut = at
+	}
+	out := s.client.out
+	if err := out.link.SetWriteDeadline(s.cut); err != nil {
+		out.drop() // only a closed connection has no deadline
 	}
 }
 

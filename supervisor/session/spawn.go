@@ -142,7 +142,7 @@ func (s *Session) launch(p *process, pol *policy.Policy) (*started, *proto.Spawn
 	}
 	ctx, cancel = context.WithDeadline(p.launching, p.asked.Add(g.Timeout.Start))
 	defer cancel()
-	if err := CheckHost(g, s.host.Stage.Features().LacksWith(sandbox.NetMode(g.Net)), s.host.Cgroups.Lacks()); err != nil {
+	if err := s.checkHost(g); err != nil {
 		return fail(err)
 	}
 	p.laps.Lap("record")
@@ -159,6 +159,11 @@ func (s *Session) launch(p *process, pol *policy.Policy) (*started, *proto.Spawn
 		seen = nil
 	}
 	return st, nil
+}
+
+// checkHost says which control that a grant requires this host does not have.
+func (s *Session) checkHost(g *policy.Grant) error {
+	return CheckHost(g, s.host.Stage.Features().LacksWith(sandbox.NetMode(g.Net)), s.host.Cgroups.Lacks())
 }
 
 // makeReady makes a pen ready for the next spawn of a kind where one is likely, and then
