@@ -10,7 +10,9 @@ import (
 func TestSubmittedIsTakenBack(t *testing.T) {
 	f := newFeeder(t, 1<<30)
 	first := f.begin(t.Context(), t) // is being made until somebody reads
+	f.mu.Lock()
 	begun := &Submitted{f.Input, f.queue[0]}
+	f.mu.Unlock()
 	middle, last := f.Submit([]byte("never"), ThenEOF), (*Submitted)(nil)
 	if begun.TakeBack() {
 		t.Error("TakeBack() of a write that is being made = true; want false")
