@@ -338,7 +338,7 @@ func (r Refused) redact() Event {
 
 // newEvent is an empty event of a kind for the decoder; nil for a kind that this version does not know.
 func newEvent(k Kind) any {
-	switch k {
+	switch k { //nolint:exhaustive // newOwnEvent has the others
 	case KindDaemonStarted:
 		return new(DaemonStarted)
 	case KindDaemonStopped:
@@ -365,14 +365,21 @@ func newEvent(k Kind) any {
 		return new(OperatorUse)
 	case KindProgram:
 		return new(Program)
-	case KindFlood:
-		return new(Flood)
-	case KindGap:
-		return new(Gap)
 	case KindSessionAdopted:
 		return new(SessionAdopted)
 	case KindAdopted:
 		return new(Adopted)
+	}
+	return newOwnEvent(k)
+}
+
+// newOwnEvent is newEvent for what the log says of itself.
+func newOwnEvent(k Kind) any {
+	switch k { //nolint:exhaustive // newEvent has the others
+	case KindFlood:
+		return new(Flood)
+	case KindGap:
+		return new(Gap)
 	case KindSetAside:
 		return new(SetAside)
 	case KindSealed:

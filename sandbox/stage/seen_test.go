@@ -38,26 +38,24 @@ func TestSeenOnceMore(t *testing.T) {
 	b := newBench(t)
 	for name, tt := range map[string]struct {
 		edit   func(*sandbox.Seen)
-		change func(t *testing.T, w string)
+		change func(w string) error
 		stale  bool
 	}{
-		"nothing":          {nil, func(*testing.T, string) {}, false},
-		"another file":     {nil, func(t *testing.T, w string) { write(t, w+"/sub/other", "x") }, true}, // the directory's own times
-		"a file elsewhere": {nil, func(t *testing.T, w string) { write(t, w+"/other", "x") }, false},
-		"another directory": {nil, func(t *testing.T, w string) {
-			move(t, w+"/sub", w+"/old")
-			mkdir(t, w+"/sub")
+		"nothing": {nil, nil, false},
+		"another file": {nil, func(w string) error {
+			return os.WriteFile(w+"/sub/other", nil, 0o600) // changes the directory's own times
 		}, true},
-		"no directory": {nil, func(t *testing.T, w string) { move(t, w+"/sub", w+"/old") }, true},
-		"a symlink to it": {nil, func(t *testing.T, w string) {
-			move(t, w+"/sub", w+"/old")
-			if err := os.Symlink("old", w+"/sub"); err != nil {
-				t.Fatal(err)
-			}
+		"a file elsewhere": {nil, func(w string) error { return os.WriteFile(w+"/other", nil, 0o600) }, false},
+		"another directory": {nil, func(w string) error {
+			return errors.Join(os.Rename(w+"/sub", w+"/old"), os.Mkdir(w+"/sub", 0o755))
 		}, true},
-		"another program":          {nil, func(t *testing.T, w string) { program(t, w+"/bin/tool", "exit 1") }, true},
-		"no rights to it":          {nil, func(t *testing.T, w string) { chmod(t, w+"/bin/tool", 0o600) }, true},
-		"one found before it":      {nil, func(t *testing.T, w string) { program(t, w+"/first/tool", "exit 1") }, true},
+		"no directory": {nil, func(w string) error { return os.Rename(w+"/sub", w+"/old") }, true},
+		"a symlink to it": {nil, func(w string) error {
+			return errors.Join(os.Rename(w+"/sub", w+"/old"), os.Symlink("old", w+"/sub"))
+		}, true},
+		"another program":          {nil, func(w string) error { return program(w+"/bin/tool", "exit 1") }, true},
+		"no rights to it":          {nil, func(w string) error { return os.Chmod(w+"/bin/tool", 0o600) }, true},
+		"one found before it":      {nil, func(w string) error { return program(w+"/first/tool", "exit 1") }, true},
 		"a look of something else": {func(s *sandbox.Seen) { s.Request.Programs = []string{"other"} }, nil, true},
 		"another mount":            {func(s *sandbox.Seen) { s.Mount.ID++ }, nil, true},
 		"a remounted one":          {func(s *sandbox.Seen) { s.Mount.Flags ^= unix.ST_RDONLY }, nil, true},
@@ -67,7 +65,9 @@ func TestSeenOnceMore(t *testing.T) {
 			for _, d := range []string{"/sub", "/bin", "/first"} {
 				mkdir(t, w+d)
 			}
-			program(t, w+"/bin/tool", "true")
+			if err := program(w+"/bin/tool", "true"); err != nil {
+				t.Fatal(err)
+			}
 			s, d := b.inWork(testProfile(), w, "true")
 			seen := b.look(sandbox.LookRequest{Programs: []string{"tool"}, Path: []string{w + "/first", w + "/bin"}, Dir: w + "/sub"})
 			if tt.edit != nil {
@@ -75,7 +75,9 @@ func TestSeenOnceMore(t *testing.T) {
 			}
 			p := b.prepareSeen(t, s, seen, d)
 			if tt.change != nil {
-				tt.change(t, w)
+				if err := tt.change(w); err != nil {
+					t.Fatal(err)
+				}
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 			defer cancel()
@@ -97,17 +99,8 @@ func mkdir(t *testing.T, name string) {
 	}
 }
 
-func chmod(t *testing.T, name string, mode os.FileMode) {
-	t.Helper()
-	if err := os.Chmod(name, mode); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func program(t *testing.T, name, script string) {
-	t.Helper()
-	write(t, name, "#!/bin/sh\n"+script+"\n")
-	chmod(t, name, 0o755)
+func program(name, script string) error {
+	return errors.Join(os.WriteFile(name, []byte("#!/bin/sh\n"+script+"\n"), 0o755), os.Chmod(name, 0o755))
 }
 
 // TestPreparedForOne: the pen of one user takes no command of another.

@@ -272,10 +272,7 @@ func (l *launcher) control(n sandbox.Need, e *sandbox.Enforcement, t *mountTable
 	off := n.Level == sandbox.LevelOff
 	switch n.Control {
 	case sandbox.ControlMounts:
-		err := t.check(l)
-		if m := e.Namespaces["mnt"]; err == nil && (m == l.s.own["mnt"] || m == l.s.nursery.inode()) {
-			err = errors.New("the target is in the host's mnt namespace, or in the stage's")
-		}
+		err := errors.Join(l.ownMounts(e.Namespaces["mnt"]), t.check(l))
 		shown(err == nil, sandbox.ProofMount, fmt.Sprint(err))
 	case sandbox.ControlLandlock:
 		off = off && l.m.ruleset == nil
@@ -317,6 +314,14 @@ func (l *launcher) landlockLack() string {
 		return "what it must refuse was not tried"
 	}
 	return sandbox.Unscoped(l.m.abi)
+}
+
+// ownMounts says why a mount namespace is not the pen's own.
+func (l *launcher) ownMounts(inode uint64) error {
+	if inode == l.s.own["mnt"] || inode == l.s.nursery.inode() {
+		return errors.New("the target is in the host's mnt namespace, or in the stage's")
+	}
+	return nil
 }
 
 // ownNet reports whether a network namespace is the pen's own.

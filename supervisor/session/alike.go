@@ -74,7 +74,7 @@ func (s *Session) reuse(ctx context.Context, p *process, pol *policy.Policy, g *
 		s.removeJob(ctx, r.job)
 		return nil, err
 	}
-	if s.makeReady(p, k, keep) {
+	if s.makeReady(p, k, keep) { //nolint:contextcheck // the next pen is not for this spawn
 		keep = nil
 	}
 	return st, nil

@@ -154,7 +154,7 @@ func (s *Session) account() account { return account{s.adm.Caller, s.caller.UID}
 func (s *Session) Serve(ctx context.Context) {
 	s.base = context.WithoutCancel(ctx)
 	if s.found != nil {
-		s.takeUp()
+		s.takeUp() //nolint:contextcheck // what it undoes outlives every call
 	} else {
 		s.note(audit.SessionOpened{Role: string(s.opts.Role), Rule: s.adm.Rule.String(), Unit: s.caller.Unit})
 	}
