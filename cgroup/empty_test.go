@@ -1,11 +1,14 @@
 package cgroup
 
 import (
+	"fmt"
 	"os"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"pinfold/test/testkit"
 )
 
 func TestEmpty(t *testing.T) {
@@ -26,7 +29,7 @@ func TestReadFDInPieces(t *testing.T) {
 	const file = "/proc/kallsyms"
 	all, err := os.ReadFile(file)
 	if err != nil || len(all) < maxFile {
-		t.Skipf("this host's %s is shorter than %d bytes: %v", file, maxFile, err)
+		testkit.LeaveOut(t, fmt.Sprintf("this host's %s is shorter than %d bytes: %v", file, maxFile, err))
 	}
 	fd, err := unix.Open(file, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {

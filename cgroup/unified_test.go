@@ -12,15 +12,27 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"pinfold/test/testkit"
 )
+
+// hostFacts is what the host has of control groups.
+func hostFacts(t *testing.T) facts {
+	t.Helper()
+	f, err := readFacts()
+	if errors.Is(err, ErrNoBase) {
+		testkit.LeaveOut(t, fmt.Sprintf("this host lacks control groups: %v", err))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
 
 // TestUnifiedWithoutControllers opens the base as on a host without v1 hierarchies: what the v2 tree gives works, and each
 // limit that it does not give is unsupported with a cause.
 func TestUnifiedWithoutControllers(t *testing.T) {
-	f, err := readFacts()
-	if err != nil {
-		t.Skipf("this host lacks control groups: %v", err)
-	}
+	f := hostFacts(t)
 	f.v1 = nil
 	at, err := f.place(fmt.Sprintf("pinfold-test-u%d", os.Getpid()), "x")
 	if err != nil {
@@ -70,17 +82,14 @@ func TestControllersOnV2(t *testing.T) {
 		controllersOnV2(t, c)
 		return
 	}
-	f, err := readFacts()
-	if err != nil {
-		t.Skipf("this host lacks control groups: %v", err)
-	}
+	f := hostFacts(t)
 	own, err := f.v2.dirOf(f.own[""])
 	if err != nil {
 		t.Fatal(err)
 	}
 	name := filepath.Join(own, fmt.Sprintf("pinfold-test-own%d", os.Getpid()))
 	if err := os.Mkdir(name, 0o755); err != nil {
-		t.Skipf("this host lacks a cgroup of our own: %v", err)
+		testkit.LeaveOut(t, fmt.Sprintf("this host lacks a cgroup of our own: %v", err))
 	}
 	defer func() {
 		if err := os.Remove(name); err != nil {
@@ -88,8 +97,11 @@ func TestControllersOnV2(t *testing.T) {
 		}
 	}()
 	have, err := readControllers(filepath.Join(name, "cgroup.controllers"))
-	if err != nil || len(have) == 0 {
-		t.Skipf("the v2 tree of this host gives its cgroups no controller: %s/cgroup.controllers = %v, %v", name, have, err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(have) == 0 {
+		testkit.LeaveOut(t, "the v2 tree of this host gives its cgroups no controller: "+name+"/cgroup.controllers is empty")
 	}
 	dir, err := os.Open(name)
 	if err != nil {

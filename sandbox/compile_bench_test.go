@@ -5,6 +5,8 @@ import (
 	"os/exec"
 	"syscall"
 	"testing"
+
+	"pinfold/test/testkit"
 )
 
 // BenchmarkSpawn compares the start and end of /usr/bin/true in a pen, with its
@@ -61,10 +63,7 @@ func BenchmarkSpawn(b *testing.B) {
 	c.tree = tree
 	b.Run("pen", pen(c))
 	b.Run("bwrap", func(b *testing.B) {
-		bwrap, err := exec.LookPath("bwrap")
-		if err != nil {
-			b.Skipf("no bwrap: %v", err)
-		}
+		bwrap := testkit.NeedProgram(b, "bwrap")
 		args := []string{
 			"--unshare-all", "--ro-bind", "/usr", "/usr", "--symlink", "usr/lib", "/lib", "--symlink", "usr/lib64", "/lib64",
 			"--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--tmpfs", "/home/u", "--bind", os.TempDir(), "/home/u/work", "/usr/bin/true",

@@ -17,6 +17,7 @@ import (
 	"pinfold/sandbox/internal/launch"
 	"pinfold/sandbox/internal/linux"
 	"pinfold/sandbox/internal/ruleset"
+	"pinfold/test/testkit"
 )
 
 // wantFailed wants the launch to end with a failed step.
@@ -56,7 +57,7 @@ func (p *pen) run(t *testing.T) string {
 // A ruleset that covers the canary, or none at all, must not pass for one.
 func TestLandlockCanarySings(t *testing.T) {
 	if _, err := ruleset.ABI(); errors.Is(err, ruleset.ErrUnsupported) {
-		t.Skipf("ruleset.ABI() = %v", err)
+		testkit.LeaveOut(t, fmt.Sprintf("ruleset.ABI() = %v", err))
 	}
 	c := penConfig{profile: testProfile(), argv: []string{"/usr/bin/true"}, wrap: func(s *launch.Start) {
 		fd, _, _, err := ruleset.New([]ruleset.Rule{{FD: s.Files[image.FDCanary], Access: "r"}})
@@ -88,7 +89,7 @@ func TestSeccompCanarySings(t *testing.T) {
 
 func TestExecListed(t *testing.T) {
 	if _, err := os.Stat("/proc/sys/vm/memfd_noexec"); errors.Is(err, os.ErrNotExist) {
-		t.Skipf("the kernel has no vm.memfd_noexec: %v", err)
+		testkit.LeaveOut(t, fmt.Sprintf("the kernel has no vm.memfd_noexec: %v", err))
 	}
 	p := testProfile()
 	p.Exec = ExecListed
@@ -112,7 +113,7 @@ func TestExecListed(t *testing.T) {
 func TestMemfdCanarySings(t *testing.T) {
 	b, err := os.ReadFile("/proc/sys/vm/memfd_noexec")
 	if err != nil || string(b) == "2\n" {
-		t.Skipf("vm.memfd_noexec of the host is %q, %v", b, err)
+		testkit.LeaveOut(t, fmt.Sprintf("vm.memfd_noexec of the host is %q, %v", b, err))
 	}
 	needRoot(t)
 	prog := image.New()
@@ -128,7 +129,7 @@ func TestMemfdCanarySings(t *testing.T) {
 
 func TestUserNamespace(t *testing.T) {
 	if b, err := os.ReadFile("/proc/sys/user/max_user_namespaces"); err != nil || string(b) == "0\n" {
-		t.Skipf("user.max_user_namespaces = %q, %v", b, err)
+		testkit.LeaveOut(t, fmt.Sprintf("user.max_user_namespaces = %q, %v", b, err))
 	}
 	tests := []struct {
 		name string
@@ -227,15 +228,15 @@ func cgroupDir(t *testing.T, mount string) string {
 	t.Helper()
 	var fs unix.Statfs_t
 	if err := unix.Statfs(mount, &fs); err != nil {
-		t.Skipf("statfs(%s) = %v", mount, err)
+		testkit.LeaveOut(t, fmt.Sprintf("statfs(%s) = %v", mount, err))
 	}
 	if fs.Type != unix.CGROUP_SUPER_MAGIC && fs.Type != unix.CGROUP2_SUPER_MAGIC {
-		t.Skipf("%s is no cgroup hierarchy: type %#x", mount, fs.Type)
+		testkit.LeaveOut(t, fmt.Sprintf("%s is no cgroup hierarchy: type %#x", mount, fs.Type))
 	}
 	dir := filepath.Join(mount, fmt.Sprintf("pinfold-test-compile-%d", os.Getpid()))
 	err := os.Mkdir(dir, 0o755)
 	if err != nil {
-		t.Skipf("mkdir in %s = %v", mount, err)
+		testkit.LeaveOut(t, fmt.Sprintf("mkdir in %s = %v", mount, err))
 	}
 	t.Cleanup(func() {
 		if err := os.Remove(dir); err != nil {

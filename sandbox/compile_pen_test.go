@@ -18,6 +18,7 @@ import (
 	"pinfold/sandbox/internal/launch"
 	"pinfold/sandbox/internal/linux"
 	"pinfold/sandbox/internal/ruleset"
+	"pinfold/test/testkit"
 )
 
 // penWait bounds every wait of a test for a pen.
@@ -27,9 +28,7 @@ const penWait = 3 * time.Minute
 // may not.
 func needRoot(tb testing.TB) {
 	tb.Helper()
-	if uid := os.Geteuid(); uid != 0 {
-		tb.Skipf("effective uid %d is not 0", uid)
-	}
+	testkit.NeedRoot(tb)
 }
 
 // testProfile is a small profile with every layer.

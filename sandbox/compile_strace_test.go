@@ -15,6 +15,7 @@ import (
 
 	"pinfold/sandbox/internal/image"
 	"pinfold/sandbox/internal/launch"
+	"pinfold/test/testkit"
 )
 
 // straceDir names the directory in which TestStraced leaves what it started.
@@ -52,10 +53,7 @@ func TestStraced(t *testing.T) {
 // call by call and argument by argument, with the printed Program.
 func TestStraceEqualsProgram(t *testing.T) {
 	needRoot(t)
-	strace, err := exec.LookPath("strace")
-	if err != nil {
-		t.Skipf("no strace: %v", err)
-	}
+	strace := testkit.NeedProgram(t, "strace")
 	dir := t.TempDir()
 	self, err := os.Executable()
 	if err != nil {

@@ -19,6 +19,7 @@ import (
 
 	"pinfold/sandbox/internal/filter"
 	"pinfold/sandbox/internal/image"
+	"pinfold/test/testkit"
 )
 
 // TestProbe holds on any host: every feature once, each refusal with a cause and
@@ -125,7 +126,7 @@ const envInside = "PINFOLD_PROBE_INSIDE"
 func TestProbeInside(t *testing.T) {
 	what := os.Getenv(envInside)
 	if what == "" {
-		t.Skip("runs only inside of TestProbeWithout")
+		return // it is TestProbeWithout that runs it
 	}
 	if err := takeAway(what); err != nil {
 		t.Fatal(err)
@@ -233,9 +234,7 @@ func newUserNS() *syscall.SysProcAttr {
 // TestProbeWithout takes something away and sees it missed, with the right
 // cause and cure.
 func TestProbeWithout(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root to take things away; this is not")
-	}
+	testkit.NeedRoot(t)
 	const sysctl = "sysctl -w %s=15000"
 	for _, c := range []struct {
 		what     string

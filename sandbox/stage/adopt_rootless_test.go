@@ -1,6 +1,7 @@
 package stage_test
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"testing"
 
 	"pinfold/sandbox"
+	"pinfold/test/testkit"
 )
 
 // TestAdoptRootless: the next stage of an ordinary user is in another user namespace
@@ -20,7 +22,7 @@ func TestAdoptRootless(t *testing.T) {
 	try := exec.CommandContext(t.Context(), "unshare", "--user", "--mount", "true")
 	try.SysProcAttr = user
 	if out, err := try.CombinedOutput(); err != nil {
-		t.Skipf("needs user namespaces for ordinary users: %v: %s", err, out)
+		testkit.LeaveOut(t, fmt.Sprintf("needs user namespaces for ordinary users: %v: %s", err, out))
 	}
 	b, foreign := newOrdinary(t), newOrdinary(t)
 	userns := testProfile()

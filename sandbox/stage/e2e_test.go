@@ -20,6 +20,7 @@ import (
 
 	"pinfold/sandbox"
 	"pinfold/sandbox/stage"
+	"pinfold/test/testkit"
 )
 
 // TestMain makes the test binary a stage too, when it is started like one.
@@ -55,9 +56,7 @@ type bench struct {
 
 func needRoot(tb testing.TB) {
 	tb.Helper()
-	if os.Geteuid() != 0 {
-		tb.Skipf("needs root: euid is %d", os.Geteuid())
-	}
+	testkit.NeedRoot(tb)
 }
 
 func v2Root(tb testing.TB) string {
@@ -69,7 +68,7 @@ func v2Root(tb testing.TB) string {
 			}
 		}
 	}
-	tb.Skip("no cgroup v2 hierarchy is mounted")
+	testkit.LeaveOut(tb, "needs a cgroup v2 hierarchy: neither "+cgroupV2+" nor /sys/fs/cgroup has cgroup.controllers")
 	return ""
 }
 

@@ -1,21 +1,19 @@
 package stage
 
 import (
-	"os"
 	"os/exec"
 	"strconv"
 	"sync"
 	"testing"
 
 	"pinfold/sandbox"
+	"pinfold/test/testkit"
 )
 
 // A view is made read-only while other launches fork: a child that held a copy of a
 // descriptor that can write would make that EBUSY.
 func TestViewIsShutWhileOthersFork(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skipf("needs root: euid is %d", os.Geteuid())
-	}
+	testkit.NeedRoot(t)
 	// The first start of a process tries out pidfds with a child that no lock knows of: package os.
 	if err := exec.CommandContext(t.Context(), "true").Run(); err != nil {
 		t.Fatal(err)

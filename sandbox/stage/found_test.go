@@ -12,6 +12,7 @@ import (
 
 	"pinfold/sandbox"
 	"pinfold/sandbox/internal/linux"
+	"pinfold/test/testkit"
 )
 
 // runs starts a program from a descriptor that can only be executed.
@@ -52,9 +53,7 @@ func filled(t *testing.T, f *os.File, mode os.FileMode) *os.File {
 // TestImageOfOurs: an image is an anonymous file with the name of the state directory, or a
 // nameless one in it where the kernel refuses the first; nothing else is.
 func TestImageOfOurs(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skipf("needs root: euid is %d", os.Geteuid())
-	}
+	testkit.NeedRoot(t)
 	state, other := t.TempDir(), t.TempDir()
 	memory := func(name string) *os.File {
 		n, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_EXEC)

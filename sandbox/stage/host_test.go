@@ -7,12 +7,11 @@ import (
 	"testing"
 
 	"pinfold/sandbox"
+	"pinfold/test/testkit"
 )
 
 func TestClosedFiles(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root can make files that belong to root")
-	}
+	testkit.NeedRoot(t)
 	dir := t.TempDir()
 	open := "kmsg"
 	for _, name := range sandbox.MaskedFiles() {

@@ -8,6 +8,7 @@ import (
 	"pinfold/sandbox"
 	"pinfold/sandbox/internal/linux"
 	"pinfold/sandbox/internal/stagewire"
+	"pinfold/test/testkit"
 )
 
 // hostile is a stage in this process with the daemon's end of its socket.
@@ -27,9 +28,7 @@ func newHostile(tb testing.TB) *hostile {
 // newHostileAt gives the stage a cgroup v2 directory.
 func newHostileAt(tb testing.TB, base string) *hostile {
 	tb.Helper()
-	if os.Geteuid() != 0 {
-		tb.Skipf("needs root: euid is %d", os.Geteuid())
-	}
+	testkit.NeedRoot(tb)
 	a, b, err := linux.SocketPair("hostile")
 	if err != nil {
 		tb.Fatal(err)

@@ -9,12 +9,11 @@ import (
 
 	"pinfold/sandbox/internal/launch"
 	"pinfold/sandbox/internal/linux"
+	"pinfold/test/testkit"
 )
 
 func TestNurseryHasNoMountsOfTheHost(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skipf("needs root: euid is %d", os.Geteuid())
-	}
+	testkit.NeedRoot(t)
 	n := newNursery()
 	if n == nil {
 		t.Fatal("newNursery() = nil; want one for root")
@@ -60,9 +59,7 @@ func TestNurseryHasNoMountsOfTheHost(t *testing.T) {
 }
 
 func TestNurseryNetworksAreUsedOnce(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skipf("needs root: euid is %d", os.Geteuid())
-	}
+	testkit.NeedRoot(t)
 	n := newNursery()
 	if n == nil {
 		t.Fatal("newNursery() = nil; want one for root")
@@ -97,9 +94,7 @@ func TestNurseryNetworksAreUsedOnce(t *testing.T) {
 }
 
 func TestNurseryKeepsANetworkThatNobodyGot(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skipf("needs root: euid is %d", os.Geteuid())
-	}
+	testkit.NeedRoot(t)
 	n := newNursery()
 	if n == nil {
 		t.Fatal("newNursery() = nil; want one for root")

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"pinfold/sandbox"
+	"pinfold/test/testkit"
 )
 
 func (b *bench) prepare(t *testing.T, s sandbox.Spec, attach ...*os.File) *sandbox.Prepared {
@@ -26,7 +27,7 @@ func (b *bench) prepareSeen(t *testing.T, s sandbox.Spec, seen *sandbox.Seen, at
 	defer cancel()
 	p, err := b.Prepare(ctx, b.conn, s, attach, seen)
 	if errors.Is(err, sandbox.ErrUnsupported) {
-		t.Skipf("Prepare() = %v", err)
+		testkit.NeedDetached(t)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -256,27 +257,28 @@ func TestPreparedMaskFalls(t *testing.T) {
 // TestPreparedEnds: a pen that waits for its command ends with Abort, with its stage,
 // and with PID 1, and leaves nothing.
 func TestPreparedEnds(t *testing.T) {
-	for name, end := range map[string]func(t *testing.T, b *bench, p *sandbox.Prepared, init int){
-		"abort": func(t *testing.T, _ *bench, p *sandbox.Prepared, _ int) {
+	for name, end := range map[string]func(t *testing.T, b *bench, p *sandbox.Prepared, place string){
+		"abort": func(t *testing.T, _ *bench, p *sandbox.Prepared, _ string) {
 			t.Helper()
 			if err := p.Abort(t.Context()); err != nil {
 				t.Error(err)
 			}
 		},
-		"stage closed": func(t *testing.T, b *bench, _ *sandbox.Prepared, _ int) {
+		"stage closed": func(t *testing.T, b *bench, _ *sandbox.Prepared, _ string) {
 			t.Helper()
 			if err := b.Close(); err != nil {
 				t.Error(err)
 			}
 		},
-		"stage killed": func(t *testing.T, b *bench, _ *sandbox.Prepared, _ int) {
+		"stage killed": func(t *testing.T, b *bench, _ *sandbox.Prepared, _ string) {
 			t.Helper()
 			b.killed = true
 			kill(t, stagePid(t, b.state))
 		},
-		"PID 1 killed": func(t *testing.T, b *bench, p *sandbox.Prepared, init int) {
+		"PID 1 killed": func(t *testing.T, b *bench, p *sandbox.Prepared, place string) {
 			t.Helper()
-			kill(t, init)
+			kill(t, onlyPid(t, place+"/init"))
+			until(t, "the target to end with it", func() bool { return onlyPid(t, place+"/job") == 0 })
 			if _, err := b.obey(t.Context(), p, b.spec(testProfile(), "/bin/true").Command, sandbox.OnLook); err == nil {
 				t.Error("Launch() of a dead pen = nil; want an error")
 			}
@@ -286,12 +288,10 @@ func TestPreparedEnds(t *testing.T) {
 			b := newBench(t)
 			s := b.spec(testProfile(), "/bin/true")
 			p := b.prepare(t, s)
-			until(t, "the target to be in its cgroup", func() bool { return onlyPid(t, jobOf(b, s)) > 0 })
-			init := onlyPid(t, b.base+"/"+s.Site.Cgroup+"/init")
-			end(t, b, p, init)
-			until(t, "both processes to end", func() bool {
-				return onlyPid(t, jobOf(b, s)) == 0 && onlyPid(t, b.base+"/"+s.Site.Cgroup+"/init") == 0
-			})
+			place := b.base + "/" + s.Site.Cgroup
+			until(t, "the target to be in its cgroup", func() bool { return onlyPid(t, place+"/job") > 0 })
+			end(t, b, p, place)
+			until(t, "both processes to end", func() bool { return onlyPid(t, place+"/job") == 0 && onlyPid(t, place+"/init") == 0 })
 		})
 	}
 }

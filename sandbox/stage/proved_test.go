@@ -11,6 +11,7 @@ import (
 
 	"pinfold/sandbox"
 	"pinfold/sandbox/internal/stagewire"
+	"pinfold/test/testkit"
 )
 
 // small is a Spec of the smallest pen that runs a program of the host.
@@ -74,9 +75,7 @@ func ownCgroup(tb testing.TB) string {
 // TestGateStaysShut: the daemon gets the gate with the answer that what confines the
 // target was read back, and not before.
 func TestGateStaysShut(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skipf("needs root: euid is %d", os.Geteuid())
-	}
+	testkit.NeedRoot(t)
 	h := newHostileAt(t, ownCgroup(t))
 	prog, err := filepath.EvalSymlinks("/usr/bin/true")
 	if err != nil {
@@ -95,7 +94,7 @@ func TestGateStaysShut(t *testing.T) {
 	}
 	m := ask(stagewire.OpPrepare, stagewire.Launch{Profile: body(s.Profile), Site: body(s.Site)})
 	if m.Error != nil && m.Error.Kind == stagewire.KindLack {
-		t.Skipf("prepare = %s", m.Error.Say)
+		testkit.NeedDetached(t)
 	}
 	var l sandbox.Launched
 	if m.Error != nil || stagewire.Unmarshal(m.Body, &l) != nil || h.files != len(l.Files) || slices.Contains(l.Files, sandbox.FileGate) {

@@ -12,14 +12,13 @@ import (
 
 	"pinfold/sandbox"
 	"pinfold/sandbox/internal/linux"
+	"pinfold/test/testkit"
 )
 
 // TestBuildView assembles a view both ways: on a detached tree, and on one that is
 // attached as on kernels before 6.15, and looks at copies of it.
 func TestBuildView(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skipf("needs root: euid is %d", os.Geteuid())
-	}
+	testkit.NeedRoot(t)
 	host := t.TempDir()
 	if err := os.WriteFile(host+"/file", []byte("x"), 0o644); err != nil {
 		t.Fatal(err)
@@ -121,9 +120,7 @@ func plantTwo(t *testing.T, a *assembler) *tree {
 // systemd: the kernel makes what is attached there shared, others see it, and nobody can
 // pivot to it.
 func TestTreesAreSeenNowhere(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skipf("needs root: euid is %d", os.Geteuid())
-	}
+	testkit.NeedRoot(t)
 	dir := t.TempDir()
 	if err := errors.Join(unix.Mount("shared", dir, "tmpfs", 0, "size=64k"), unix.Mount("none", dir, "", unix.MS_SHARED, "")); err != nil {
 		t.Fatal(err)
@@ -195,9 +192,7 @@ func checkView(t *testing.T, root *os.File) {
 }
 
 func TestViewRefuses(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skipf("needs root: euid is %d", os.Geteuid())
-	}
+	testkit.NeedRoot(t)
 	host := t.TempDir()
 	if err := os.Symlink("/etc", host+"/theirs"); err != nil {
 		t.Fatal(err)
@@ -234,9 +229,7 @@ func TestViewRefuses(t *testing.T) {
 }
 
 func TestPlacesSweep(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skipf("needs root: euid is %d", os.Geteuid())
-	}
+	testkit.NeedRoot(t)
 	dir, w := t.TempDir(), t.TempDir()
 	s, err := newPlaces(dir)
 	if err != nil {

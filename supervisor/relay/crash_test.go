@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pinfold/proto"
+	"pinfold/test/testkit"
 )
 
 // TestMain lets the test program be a daemon that is killed: see serveForever and
@@ -125,9 +126,7 @@ func dupFile(t *testing.T, f *os.File) *os.File {
 // TestFullFileSystem: with no room left the process waits, nothing is lost, and it goes
 // on once there is room.
 func TestFullFileSystem(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skipf("euid = %d: only root can mount a small tmpfs", os.Geteuid())
-	}
+	testkit.NeedRoot(t)
 	dir := t.TempDir()
 	if err := unix.Mount("pinfold-test", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "size=512k"); err != nil {
 		t.Fatalf("mount(tmpfs) = %v; want nil", err)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"pinfold/proto"
+	"pinfold/test/testkit"
 
 	"golang.org/x/sys/unix"
 )
@@ -105,9 +106,7 @@ func wantEvicted(t *testing.T, outs []*Output, n int64, evicted ...bool) {
 // caller's goes, then what other callers' owners have got already; a process with an
 // owner that reads never waits for good.
 func TestFullFileSystemMakesRoom(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skipf("euid = %d: only root can mount a small tmpfs", os.Geteuid())
-	}
+	testkit.NeedRoot(t)
 	dir := t.TempDir()
 	if err := unix.Mount("pinfold-test", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "size=4m"); err != nil {
 		t.Fatalf("mount(tmpfs) = %v; want nil", err)

@@ -2,6 +2,7 @@ package socket
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -15,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"pinfold/test/testkit"
 )
 
 const patience = 30 * time.Second
@@ -81,9 +84,7 @@ func actor(t *testing.T, role, path string, cred *syscall.Credential) *exec.Cmd 
 
 func needRoot(t *testing.T) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skipf("euid = %d: only root can be another uid", os.Geteuid())
-	}
+	testkit.NeedRoot(t)
 }
 
 // sockDir is a directory that any uid can enter.
@@ -334,7 +335,7 @@ func v2Cgroup(t *testing.T) group {
 		name := "pinfold-test-" + strconv.Itoa(os.Getpid())
 		g := group{"/" + name, filepath.Join(f[4], name)}
 		if err := os.Mkdir(g.file, 0o755); err != nil {
-			t.Skipf("no cgroup can be made: %v", err)
+			testkit.LeaveOut(t, fmt.Sprintf("no cgroup can be made: %v", err))
 		}
 		t.Cleanup(func() {
 			_ = os.Remove(filepath.Join(g.file, "deep"))
@@ -344,7 +345,7 @@ func v2Cgroup(t *testing.T) group {
 		})
 		return g
 	}
-	t.Skip("no cgroup2 file system is mounted with its root")
+	testkit.LeaveOut(t, "no cgroup2 file system is mounted with its root")
 	return group{}
 }
 

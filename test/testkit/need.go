@@ -60,29 +60,33 @@ func NeedLandlock(tb testing.TB, abi int) {
 // below the own cgroup or at the root of the mount. Proved by making one.
 func NeedCgroup(tb testing.TB) {
 	tb.Helper()
-	var tried error
-	for _, dir := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
-		probe := filepath.Join(dir, fmt.Sprintf("pinfold-test-probe-%d", os.Getpid()))
-		err := os.Mkdir(probe, 0o755)
+	own, tried := ownCgroup()
+	for _, dir := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified", own} {
+		if dir == "" {
+			continue
+		}
+		err := probeCgroup(tb, dir)
 		if err == nil {
-			if err := os.Remove(probe); err != nil {
-				tb.Fatal(err)
-			}
 			return
 		}
 		tried = errors.Join(tried, err)
 	}
-	own, err := ownCgroup()
-	if err == nil {
-		probe := filepath.Join(own, fmt.Sprintf("pinfold-test-probe-%d", os.Getpid()))
-		if err = os.Mkdir(probe, 0o755); err == nil {
-			if err := os.Remove(probe); err != nil {
-				tb.Fatal(err)
-			}
-			return
-		}
+	LeaveOut(tb, "needs a cgroup of its own: "+tried.Error())
+}
+
+// probeCgroup makes a cgroup of v2 in dir and removes it. Without v1 the kernel gives it
+// its files; in the tmpfs of a hybrid host it is only a directory.
+func probeCgroup(tb testing.TB, dir string) error {
+	tb.Helper()
+	probe := filepath.Join(dir, fmt.Sprintf("pinfold-test-probe-%d", os.Getpid()))
+	if err := os.Mkdir(probe, 0o755); err != nil {
+		return err
 	}
-	LeaveOut(tb, "needs a cgroup of its own: "+errors.Join(tried, err).Error())
+	_, err := os.Stat(filepath.Join(probe, "cgroup.controllers"))
+	if err := os.Remove(probe); err != nil {
+		tb.Fatal(err)
+	}
+	return err
 }
 
 // NeedProgram leaves the test out where a program is not installed, and returns

@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"pinfold/test/testkit"
 )
 
 // tree makes files below a new root: contents that begin with "->" are links,
@@ -220,9 +222,7 @@ func TestUnder(t *testing.T) {
 // TestOfRunsInItsClosure proves the closure by running host programs in a root
 // that holds nothing else.
 func TestOfRunsInItsClosure(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("chroot(2) needs root; this is not")
-	}
+	testkit.NeedRoot(t)
 	for _, argv := range [][]string{{"/bin/true"}, {"/bin/bash", "-c", "exit 0"}, {"/usr/bin/git", "--version"}, {"/bin/ls", "/"}} {
 		if _, err := os.Stat(argv[0]); errors.Is(err, fs.ErrNotExist) {
 			t.Logf("the host has no %s", argv[0])

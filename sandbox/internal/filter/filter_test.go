@@ -15,6 +15,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"pinfold/test/testkit"
 )
 
 var update = flag.Bool("update", false, "write the tables and golden files anew")
@@ -403,9 +405,7 @@ func TestCost(t *testing.T) {
 // TestTables checks the tables against golang.org/x/sys, which generates them
 // from the kernel's headers.
 func TestTables(t *testing.T) {
-	if _, err := exec.LookPath("go"); err != nil {
-		t.Skipf("no go command: %v", err)
-	}
+	testkit.NeedProgram(t, "go")
 	dir, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "golang.org/x/sys").Output()
 	if err != nil {
 		t.Fatalf("go list -m golang.org/x/sys: %v; want its directory", err)

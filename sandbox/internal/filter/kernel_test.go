@@ -16,6 +16,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"pinfold/test/testkit"
 )
 
 // The tests below install filters in processes of their own: this test's
@@ -246,7 +248,7 @@ func image32() []byte {
 
 func TestKernelKillsForeignArchitecture(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
-		t.Skipf("the program is for amd64; this is %s", runtime.GOARCH)
+		testkit.LeaveOut(t, fmt.Sprintf("the program is for amd64; this is %s", runtime.GOARCH))
 	}
 	path := filepath.Join(t.TempDir(), "int80")
 	if err := os.WriteFile(path, image32(), 0o755); err != nil {
@@ -254,7 +256,7 @@ func TestKernelKillsForeignArchitecture(t *testing.T) {
 	}
 	if err := exec.CommandContext(t.Context(), path).Run(); err != nil {
 		if endedBy(err) == unix.SIGSEGV {
-			t.Skip("int 0x80 alone is SIGSEGV: the kernel has no IA32 emulation")
+			testkit.LeaveOut(t, "int 0x80 alone is SIGSEGV: the kernel has no IA32 emulation")
 		}
 		t.Fatalf("int 0x80 without a filter: %v; want exit 0", err)
 	}
@@ -310,9 +312,7 @@ func TestProgramsWork(t *testing.T) {
 		for _, base := range []string{Default, Strict} {
 			t.Run(c.name+"/"+base, func(t *testing.T) {
 				t.Parallel()
-				if _, err := exec.LookPath(c.name); err != nil {
-					t.Skipf("the host has no %s: %v", c.name, err)
-				}
+				testkit.NeedProgram(t, c.name)
 				out, err := under(t, base, c.argv...).CombinedOutput()
 				if err != nil || !strings.Contains(string(out), "ok\n") {
 					t.Errorf("%s under %s = %v, %s; want ok", c.name, base, err, out)

@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"pinfold/test/testkit"
 )
 
 // run executes a Program as an ordinary child and returns what it wrote to the
@@ -195,9 +197,7 @@ func TestInterpreter(t *testing.T) {
 
 // TestPinnedToSource assembles the source again, in an empty package, and compares.
 func TestPinnedToSource(t *testing.T) {
-	if _, err := exec.LookPath("go"); err != nil {
-		t.Skipf("no go command: %v", err)
-	}
+	testkit.NeedProgram(t, "go")
 	name := "interp_" + runtime.GOARCH + ".s"
 	object := filepath.Join(t.TempDir(), "interp.o")
 	goroot, err := exec.Command("go", "env", "GOROOT").Output()

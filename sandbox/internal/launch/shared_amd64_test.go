@@ -15,14 +15,14 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"pinfold/test/testkit"
 )
 
 // needUserNS skips where no user namespace of ids other than our own can be made.
 func needUserNS(tb testing.TB) {
 	tb.Helper()
-	if os.Geteuid() != 0 {
-		tb.Skipf("needs root: euid is %d", os.Geteuid())
-	}
+	testkit.NeedRoot(tb)
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		tb.Fatal(err)
 	}
