@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -143,9 +144,37 @@ func (s *places) drop(p *place) error {
 	if p.users--; p.users > 0 {
 		return nil
 	}
+	return s.clear(p, maxBusyTries)
+}
+
+// A placeholder that is busy is tried again so often, each time after such a pause.
+const (
+	maxBusyTries = 500
+	busyPause    = 10 * time.Millisecond
+)
+
+// clear removes a placeholder that nobody needs. Before Linux 6.15 it may lie below a mask
+// for a moment yet, in the tree of a pen whose launch is not over, and rmdir(2) answers
+// EBUSY. Until it can be removed a pen may share in it anew. If it never can, its record
+// stays, and the next stage removes it.
+func (s *places) clear(p *place, tries int) error {
+	err := p.remove()
+	if errors.Is(err, unix.EBUSY) && tries > 0 {
+		time.AfterFunc(busyPause, func() {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if p.users == 0 && s.held[p.id] == p {
+				_ = s.clear(p, tries-1) // nobody is there to be told, and the record stays
+			}
+		})
+		return nil
+	}
 	delete(s.held, p.id)
-	defer linux.CloseAll(p.parent)
-	return errors.Join(p.remove(), p.forget())
+	linux.CloseAll(p.parent)
+	if errors.Is(err, unix.EBUSY) {
+		return err
+	}
+	return errors.Join(err, p.forget())
 }
 
 // forget removes the record of a placeholder. A stage that ends may have done so as the
@@ -230,11 +259,22 @@ func (s *places) settle() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var errs []error
-	for id, p := range s.held {
+	for _, p := range s.held {
 		if p.users == 0 {
-			delete(s.held, id)
-			errs = append(errs, p.remove(), p.forget())
-			linux.CloseAll(p.parent)
+			errs = append(errs, s.clear(p, maxBusyTries))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// close removes at last what was busy.
+func (s *places) close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var errs []error
+	for _, p := range s.held {
+		if p.users == 0 {
+			errs = append(errs, s.clear(p, 0))
 		}
 	}
 	return errors.Join(errs...)

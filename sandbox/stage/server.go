@@ -248,7 +248,7 @@ func (s *server) sweepTrees() error {
 }
 
 func (s *server) close() error {
-	err := errors.Join(s.profiles.close(), s.masks.close())
+	err := errors.Join(s.profiles.close(), s.masks.close(), s.places.close())
 	s.rootless.close()
 	s.trees.events.close()
 	s.nursery.close()

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -290,4 +291,54 @@ func TestPlacesSweep(t *testing.T) {
 		t.Error(err)
 	}
 	there("dropped", map[string]bool{"used": true, "swapped": true, "needed": false}, 0)
+}
+
+// TestBusyPlace: a placeholder that something is mounted on goes when that does, and may be
+// shared until then.
+func TestBusyPlace(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skipf("needs root: euid is %d", os.Geteuid())
+	}
+	dir, w := t.TempDir(), t.TempDir()
+	s, err := newPlaces(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := linux.OpenAt(nil, w, unix.O_PATH|unix.O_DIRECTORY, linux.Strict)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer linux.CloseAll(d)
+	p, err := s.hold(d, "x", linux.Peer{UID: 0})
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := t.TempDir() // where the same directory is mounted, too, as in the tree of a pen
+	t.Cleanup(func() { _ = unix.Unmount(other, unix.MNT_DETACH) })
+	if err := errors.Join(unix.Mount(w, other, "", unix.MS_BIND, ""), unix.Mount("none", other, "", unix.MS_PRIVATE, ""),
+		unix.Mount("none", other+"/x", "tmpfs", 0, "")); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.drop(p); err != nil {
+		t.Errorf("drop() of a busy placeholder = %v; want nil", err)
+	}
+	if q := s.again(p.id); q != p {
+		t.Errorf("again() of a busy placeholder = %v; want it", q)
+	}
+	if err := s.drop(p); err != nil {
+		t.Errorf("drop() = %v; want nil", err)
+	}
+	if err := unix.Unmount(other+"/x", 0); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(busyPause) {
+		_, gone := os.Lstat(w + "/x")
+		left, err := os.ReadDir(dir)
+		if errors.Is(gone, os.ErrNotExist) && err == nil && len(left) == 0 {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("Lstat(placeholder) = %v, records %v, %v; want neither", gone, left, err)
+		}
+	}
 }
