@@ -222,6 +222,24 @@ func TestEachMissingStepOfTheHolderIsNoticed(t *testing.T) {
 	}
 }
 
+// private begins the step that keeps a pen's mounts from the namespace it was started in.
+const private = `init mount("none", "/"`
+
+// sharedRoot says whether mounts of a copy of this namespace would appear on the host's root.
+func sharedRoot(t *testing.T) bool {
+	t.Helper()
+	b, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); len(f) > 6 && f[4] == "/" && strings.HasPrefix(f[6], "shared:") {
+			return true
+		}
+	}
+	return false
+}
+
 func (s *skipping) eachStep(t *testing.T, want sandbox.Enforcement, seen map[string]bool) {
 	t.Helper()
 	all, noticed := s.steps(t), 0
@@ -233,6 +251,10 @@ func (s *skipping) eachStep(t *testing.T, want sandbox.Enforcement, seen map[str
 			}
 		}
 		if afterExec(all, n) || strings.HasPrefix(step, "target write(10, &$waiting") {
+			continue
+		}
+		if strings.HasPrefix(step, private) && sharedRoot(t) {
+			t.Logf("not left out: %s; a pen in the host's network would cover the host's root, which is shared", step)
 			continue
 		}
 		got, err := s.record(t, n)

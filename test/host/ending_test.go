@@ -151,8 +151,8 @@ func TestGrandchildrenEndWithTheMainProcess(t *testing.T) {
 			t.Errorf("%s: verdict = %+v; want exited 4, drained, with survivors named", name, v)
 		}
 		for _, pid := range v.Survivors {
-			if procState(pid) != "" && procState(pid) != "Z" {
-				t.Errorf("%s: survivor %d is in state %s; want it gone", name, pid, procState(pid))
+			if state := procState(pid); state != "" && state != "Z" {
+				t.Errorf("%s: survivor %d is in state %s; want it gone", name, pid, state)
 			}
 		}
 	}

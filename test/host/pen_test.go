@@ -154,7 +154,7 @@ attempt("datagram", metadata)
 		"none": "host no\nown yes\npacket no\nraw no\nvsock no\ndatagram no\n",
 		"host": "host yes\nown yes\npacket no\nraw no\nvsock no\n",
 	} {
-		d := start(t, basic("", "    net: "+mode+"\n    controls: { netns: "+map[string]string{"none": "required", "host": "off"}[mode]+" }"))
+		d := start(t, basic("", "    net: "+mode+"\n    controls: { netns: "+map[string]string{"none": "required", "host": "off, landlock: best_effort"}[mode]+" }"))
 		if out := runOK(t, d.agent(), python(script)); !strings.HasPrefix(out, want) {
 			t.Errorf("net %s = %q; want %q", mode, out, want)
 		}
