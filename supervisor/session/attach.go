@@ -33,6 +33,14 @@ func (d *delivery) end(ctx context.Context) error {
 	}
 }
 
+// await waits for a delivery to which end was said. It ends at once, or with the deadline
+// of its connection.
+func (d *delivery) await() {
+	if d != nil {
+		<-d.done
+	}
+}
+
 // over reports whether a delivery has ended.
 func (d *delivery) over() bool {
 	select {
@@ -120,6 +128,7 @@ func (s *Session) feed(p *process, c *Client, from *relay.Cursor, begin func(con
 		defer stop()
 		sent := false
 		defer func() { //nolint:contextcheck // what follows outlives this delivery
+			before.await() // who comes next waits for us alone
 			close(d.done)
 			s.post(func() { s.fed(p, d, sent) })
 		}()

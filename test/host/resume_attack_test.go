@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"pinfold/proto"
 )
@@ -63,4 +66,49 @@ func TestComingBackAgainAndAgainGrowsNothing(t *testing.T) {
 	if grown := late - early; grown > 16<<10 {
 		t.Errorf("%d lives with %d requests each grew the daemon by %d KiB; want nothing", lives-before, each, grown)
 	}
+}
+
+// TestTakenTwiceInAMoment: a session goes on over a third connection while what was sent
+// over the first is still stuck there. Its process is there, and its output whole.
+func TestTakenTwiceInAMoment(t *testing.T) {
+	t.Parallel()
+	d := start(t, "")
+	first, m := d.shaken(nil)
+	first.ask("proc/spawn/req", "s", `,"cmd":["sh","-c","yes | head -c 8000000; sleep 600"]`)
+	p := first.answerTo("s").ProcID
+	eventually(t, "the first connection is full", func() bool {
+		var a, b int64
+		if a = queued(t, first); a < 100<<10 {
+			return false
+		}
+		time.Sleep(50 * time.Millisecond)
+		b = queued(t, first)
+		return a == b
+	})
+	second, m := d.shaken(m)
+	second.ask("proc/attach/req", "a", fmt.Sprintf(`,"proc_id":%q`, p))
+	third, _ := d.shaken(m)
+	third.ask("proc/attach/req", "a", fmt.Sprintf(`,"proc_id":%q`, p))
+	if f := third.answerTo("a"); !f.OK {
+		t.Fatalf("attach = %s; want the process", f.raw)
+	}
+	for at := int64(0); at < 1<<18; at += 2 { // a line each
+		if f := third.until("an event of the process", func(f frame) bool { return f.Type == proto.TypeReadEvent }); f.Offset != at {
+			t.Fatalf("event at byte %d; want %d", f.Offset, at)
+		}
+	}
+}
+
+// queued is how many bytes wait to be read.
+func queued(t *testing.T, w *wire) int64 {
+	t.Helper()
+	raw, err := w.unix().SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	if cerr := raw.Control(func(fd uintptr) { n, err = unix.IoctlGetInt(int(fd), unix.TIOCINQ) }); cerr != nil || err != nil {
+		t.Fatal(cerr, err)
+	}
+	return int64(n)
 }
