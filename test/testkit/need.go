@@ -78,11 +78,11 @@ func NeedCgroup(tb testing.TB) {
 // its files; in the tmpfs of a hybrid host it is only a directory.
 func probeCgroup(tb testing.TB, dir string) error {
 	tb.Helper()
-	probe := filepath.Join(dir, fmt.Sprintf("pinfold-test-probe-%d", os.Getpid()))
-	if err := os.Mkdir(probe, 0o755); err != nil {
+	probe, err := os.MkdirTemp(dir, "pinfold-test-probe-") //nolint:usetesting // a cgroup, not a directory of files
+	if err != nil {
 		return err
 	}
-	_, err := os.Stat(filepath.Join(probe, "cgroup.controllers"))
+	_, err = os.Stat(filepath.Join(probe, "cgroup.controllers"))
 	if err := os.Remove(probe); err != nil {
 		tb.Fatal(err)
 	}
