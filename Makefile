@@ -25,7 +25,7 @@ test:
 	test/run
 
 # The tests that depend on the kernel, on Debian's kernels in QEMU, with systemd: docs/kernels.md.
-test-vm: build
+test-vm:
 	test/vm/run
 
 # Commands through a private daemon with the embedded policy. Exit 4: this host lacks a control.
