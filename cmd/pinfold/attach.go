@@ -128,7 +128,7 @@ func (c *cli) goOn(ctx context.Context, a *attachment, id string) (err error) {
 			}
 		}
 	}
-	err = c.attend(ctx, &seat{process: p, signals: signals, tty: tty, keys: keys, command: "attach"})
+	err = c.attend(ctx, &seat{process: p, signals: signals, tty: tty, keys: keys, command: "attach", back: comeBack(a.session, a.token, id)})
 	if errors.Is(err, errDetached) {
 		return tty.leave(c, "detached: the process goes on")
 	}

@@ -24,7 +24,7 @@ type fakeDaemon struct {
 }
 
 // serveFake starts a fake daemon. answer gives the messages for a request; nil
-// stands for a plain success.
+// stands for a plain success, and nil among them for the end of the connection.
 func serveFake(t *testing.T, answer func(proto.Request) []proto.Message) *fakeDaemon {
 	t.Helper()
 	d := &fakeDaemon{socket: filepath.Join(t.TempDir(), "s"), answer: answer}
@@ -71,6 +71,9 @@ func (d *fakeDaemon) serve(t *testing.T, conn net.Conn) {
 			messages = []proto.Message{proto.Answer(req, proto.Done(req))}
 		}
 		for _, m := range messages {
+			if m == nil {
+				return
+			}
 			out, err := proto.Append(nil, m)
 			if err != nil {
 				t.Errorf("Append(%T) = %v", m, err)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -98,9 +99,13 @@ func (c *cli) run(ctx context.Context, r *request, pty bool, w *way, argv []stri
 		}
 		defer func() { err = errors.Join(err, tty.restore()) }()
 	}
-	err = c.attend(ctx, &seat{process: p, signals: signals, tty: tty, keys: leave, asJSON: r.asJSON, command: "run"})
+	s := &seat{process: p, signals: signals, tty: tty, keys: leave, asJSON: r.asJSON, command: "run"}
+	if w.file != "" {
+		s.back = comeBack(l.hello.SessionID, w.file, p.ID)
+	}
+	err = c.attend(ctx, s)
 	if detached = errors.Is(err, errDetached); detached {
-		return tty.leave(c, "detached; to come back: pinfold attach --session "+l.hello.SessionID+" --token-file "+w.file+" "+p.ID)
+		return tty.leave(c, "detached; to come back: "+s.back)
 	}
 	return err
 }
@@ -113,6 +118,12 @@ type seat struct {
 	keys    keys // that leave; none: nothing does
 	asJSON  bool
 	command string
+	back    string // the command that goes on with it; empty: none can
+}
+
+// comeBack is the command that goes on with a process of a session.
+func comeBack(session, token, process string) string {
+	return "pinfold attach --session " + session + " --token-file " + token + " " + process
 }
 
 // attend feeds the process, passes signals on and writes its output, until its
@@ -137,7 +148,7 @@ func (c *cli) attend(ctx context.Context, s *seat) error {
 		return errDetached
 	}
 	if err != nil {
-		return fail(exitFailed, "pinfold ps", errorf("cannot follow %s: %w", p.ID, err))
+		return fail(exitFailed, cmp.Or(s.back, "pinfold ps"), errorf("cannot follow %s: %w", p.ID, err))
 	}
 	c.exit = runCode(verdict)
 	c.tell(s.command, verdict)

@@ -37,6 +37,28 @@ func TestRunStreamsAndCode(t *testing.T) {
 	}
 }
 
+// TestRunTellsTheWayBack: a run whose connection is lost says how to go on with its command.
+func TestRunTellsTheWayBack(t *testing.T) {
+	d := serveFake(t, func(r proto.Request) []proto.Message {
+		switch r := r.(type) {
+		case *proto.Handshake:
+			return []proto.Message{&proto.HandshakeResp{Reply: proto.Done(r), SessionID: "some-session", Resume: &proto.ResumeOffer{Token: "secret", TTLMS: 1000}}}
+		case *proto.SpawnReq:
+			return append(ended(r, "", "", &proto.Verdict{Cause: proto.CauseExited})[:1], nil)
+		}
+		return nil
+	})
+	token := filepath.Join(t.TempDir(), "token")
+	got := pinfold(t, "", "run", "--socket", d.socket, "--token-file", token, "--", "cat")
+	want := "\n  try: pinfold attach --session some-session --token-file " + token + " " + someID + "\n"
+	if got.code != 125 || !strings.HasSuffix(got.stderr, want) {
+		t.Errorf("run = %+v; want 125 and %q", got, want)
+	}
+	if got := pinfold(t, "", "run", "--socket", d.socket, "--", "cat"); !strings.HasSuffix(got.stderr, "\n  try: pinfold ps\n") {
+		t.Errorf("run without a token = %+v; want no way back", got)
+	}
+}
+
 func TestRunFeedsStandardInput(t *testing.T) {
 	const input = "line\nbin\xff\xfe"
 	var sent []byte

@@ -79,6 +79,9 @@ func statusText(p proto.ProcStatus, status proto.Status) string {
 		{"profile", plain(p.Profile)},
 		{"age", ageText(p.Age)},
 	}
+	if p.SessionID != "" {
+		rows = append(rows, []string{"session", p.SessionID})
+	}
 	if len(p.Labels) > 0 {
 		rows = append(rows, []string{"labels", plain(strings.Join(p.Labels, " "))})
 	}
