@@ -296,9 +296,7 @@ func TestPlacesSweep(t *testing.T) {
 // TestBusyPlace: a placeholder that something is mounted on goes when that does, and may be
 // shared until then.
 func TestBusyPlace(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skipf("needs root: euid is %d", os.Geteuid())
-	}
+	testkit.NeedRoot(t)
 	dir, w := t.TempDir(), t.TempDir()
 	s, err := newPlaces(dir)
 	if err != nil {
