@@ -243,8 +243,8 @@ func (d *daemon) resume(c *socket.Conn, file *os.File, h *proto.Handshake, a *ad
 		return nil, d.refuse(c, h, &refusedError{proto.ReasonAuthFailed, proto.CodeUnauthorized, text})
 	}
 	if err := d.welcome(c, h, a, cl, offer); err != nil {
-		cl.Gone()
-		return nil, err
+		d.log.Info("cannot welcome a client back, its session goes on without it", slog.String("session", cl.Session().ID()), slog.Any("error", err))
+		closing(d.log, c) // what is left of it goes the way of any connection that was lost
 	}
 	return cl, nil
 }

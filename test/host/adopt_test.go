@@ -189,3 +189,29 @@ func killPID1(t *testing.T, pid int) {
 		t.Fatal(err)
 	}
 }
+
+// TestAClientThatIsGoneByItsWelcome leaves the session as it was: the first to come back
+// after a crash, it brings the connection by which the stage knows whose session it is.
+func TestAClientThatIsGoneByItsWelcome(t *testing.T) {
+	t.Parallel()
+	d := start(t, "")
+	m := d.enter()
+	spawn(t, m.Client, shell("sleep 600"))
+	d.crash(0)
+	for lost := range 3 {
+		w := d.connect()
+		w.send(fmt.Sprintf(`{"type":"handshake/req","id":"hello","version":"1.0","ts":1,"agent_id":"t","agent_caps":["proc"],"auth_token":"","resume":{"session_id":%q,"token":%q}}`, m.id, m.token))
+		if err := w.conn.Close(); err != nil {
+			t.Fatal(err)
+		}
+		for late := time.Now().Add(10 * time.Second); d.lines("session_resumed") <= lost; time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(late) {
+				t.Fatal("the session is not resumed; want it, by the client that is gone")
+			}
+		}
+	}
+	m = d.back(m, proto.Handshake{})
+	if out := runOK(t, m.Client, shell("echo still")); out != "still\n" {
+		t.Errorf("the next process of the session = %q; want what it wrote", out)
+	}
+}
