@@ -63,8 +63,8 @@ func (s *Session) killCgroup(id string, st *started) {
 }
 
 // endRest ends what the main process left behind, drains the pipes and collects the
-// figures: the process is Emptied. Then it records the verdict, which may take as long as
-// the disk does, and takes the pen down.
+// figures: the process is Emptied. Once the final event has gone it records the verdict,
+// which may take as long as the disk does, and takes the pen down.
 func (s *Session) endRest(p *process) {
 	p.unwatch()
 	if p.grace != nil {
@@ -166,8 +166,8 @@ func (s *Session) empty(ctx, linger context.Context, p *process, st *started, ex
 	return left
 }
 
-// conclude lets the verdict stand: waiting requests are answered, the place in the
-// caller's quota is free, and pen and cgroup go.
+// conclude lets the verdict stand: waiting requests are answered, and the place in the
+// caller's quota is free. endRest goes on with the records, and the pen.
 func (s *Session) conclude(p *process) {
 	for _, t := range p.timers {
 		t.Stop()

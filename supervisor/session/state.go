@@ -54,7 +54,7 @@ const (
 	Term     Effect = "term"     // SIGTERM to the main process's group; the grace period begins
 	KillJob  Effect = "kill_job" // kill the job's cgroup
 	EndRest  Effect = "end_rest" // end what the main process left, drain the pipes
-	Conclude Effect = "conclude" // verdict, audit record, waiting requests answered, pen and cgroup removed; the final event follows the last byte
+	Conclude Effect = "conclude" // verdict, waiting requests answered; the final event follows the last byte; then the records of the end, and pen and cgroup go
 	Retain   Effect = "retain"   // the retention time begins
 	Forget   Effect = "forget"   // take it off the list
 )
