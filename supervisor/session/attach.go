@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -233,10 +234,9 @@ func (s *Session) follow(p *process, c *Client, from relay.Cursor, begin func(co
 			return
 		}
 		at, err := out.Follow(ctx, c, c.f, from)
-		if d.moved.Load() || c.gone() || err == nil && !awaits(ctx, p.concluded) {
-			return
+		if !d.moved.Load() && p.finished(ctx, err) {
+			p.farewell(c, out, head, at)
 		}
-		p.farewell(c, out, head, at)
 	})
 	if !ok {
 		stop()
@@ -244,6 +244,23 @@ func (s *Session) follow(p *process, c *Client, from relay.Cursor, begin func(co
 	}
 	p.readers = append(slices.DeleteFunc(p.readers, (*delivery).over), d)
 	return true
+}
+
+// finished reports whether a reader that got so far is to be told the verdict: it has all,
+// or the output was forgotten meanwhile. One whose connection failed is told nothing, and of
+// a process that lives there is nothing to tell.
+func (p *process) finished(ctx context.Context, got error) bool {
+	switch {
+	case got == nil:
+		return awaits(ctx, p.concluded)
+	case errors.Is(got, relay.ErrForgotten) && ctx.Err() == nil:
+		select {
+		case <-p.concluded:
+			return true
+		default:
+		}
+	}
+	return false
 }
 
 // farewell ends what a reader gets with the final event. What it did not get, since the
