@@ -473,7 +473,8 @@ func (s *slayer) left() []string {
 	for _, l := range all {
 		switch {
 		case strings.HasPrefix(l, "process "+strconv.Itoa(s.d.cmd.Process.Pid)+" "),
-			strings.HasPrefix(l, "cgroup "), // its base: callers are looked at below
+			l == "file "+filepath.Join(s.d.state, "run", "record", "daemon.json"), // the daemon's own
+			strings.HasPrefix(l, "cgroup "),                                       // its base: callers are looked at below
 			strings.HasPrefix(l, "mount ") && strings.Contains(l, " "+filepath.Join(s.d.state, "run")+" "):
 		case strings.HasPrefix(l, "process ") && strings.Contains(l, "pinfold-stage"):
 			if stages++; stages > 1 {

@@ -161,7 +161,7 @@ func TestABrokenRecordEndsWhatItNames(t *testing.T) {
 // happens at its time, once, and for the reason for which it was asked.
 func TestAStopGoesOnOverAKill(t *testing.T) {
 	t.Parallel()
-	d := start(t, basic("", "    timeout: { stop: 3s }\n"))
+	d := start(t, basic("", "    timeout: { stop: 4s }\n"))
 	m := d.enter()
 	p := spawn(t, m.Client, shell(`trap 'echo asked' TERM; echo ready; while :; do sleep 0.1; done`))
 	await(t, p, "ready\n")
@@ -169,15 +169,35 @@ func TestAStopGoesOnOverAKill(t *testing.T) {
 	go func() { _, _ = m.Kill(t.Context(), p.ID, proto.SigTerm) }()
 	await(t, p, "asked\n")
 	eventually(t, "the record says that SIGTERM was sent", func() bool { return d.records().Processes[0].Stop.Told })
-	d.crash(500 * time.Millisecond)
+	d.crash(2 * time.Second)
 	m = d.back(m, proto.Handshake{})
 	p = attach(t, m.Client, p.ID, p.Offsets())
 	out, _, v := output(t, p)
-	if took := time.Since(began); took < 2900*time.Millisecond || took > 6*time.Second {
-		t.Errorf("the end came after %s; want it at the end of the grace period of 3s", took)
+	if took := time.Since(began); took < 3900*time.Millisecond || took > 5900*time.Millisecond {
+		t.Errorf("the end came after %s; want it at the end of the grace period of 4s", took)
 	}
 	if out != "" || v.Cause != proto.CauseKilled || v.By != "request" || v.Signal != "SIGKILL" {
 		t.Errorf("after the kill %q, %+v; want no second SIGTERM, and killed by request", out, v)
+	}
+}
+
+// TestLingeringGoesOnOverAKill: what the main process left has the rest of its time, and
+// the end stays when it was.
+func TestLingeringGoesOnOverAKill(t *testing.T) {
+	t.Parallel()
+	d := start(t, basic("", "    linger: 4s\n"))
+	m := d.enter()
+	p := spawn(t, m.Client, shell(`(setsid sleep 600 &); exit 6`))
+	began := time.Now()
+	eventually(t, "the end of the main process is noted", func() bool { return !d.records().Processes[0].Exited.IsZero() })
+	d.crash(2 * time.Second)
+	m = d.back(m, proto.Handshake{})
+	_, _, v := output(t, attach(t, m.Client, p.ID, p.Offsets()))
+	if took := time.Since(began); took < 3900*time.Millisecond || took > 5900*time.Millisecond {
+		t.Errorf("the end came after %s; want it at the end of the linger time of 4s", took)
+	}
+	if v.Code != 6 || v.Cause != proto.CauseExited || len(v.Survivors) != 1 || v.Usage.Wall > 1.9 {
+		t.Errorf("verdict = %+v; want exit 6 before the kill, with one survivor", v)
 	}
 }
 
@@ -191,7 +211,7 @@ func TestAStopThatWasOnlyNotedIsCarriedOut(t *testing.T) {
 		cause proto.Cause
 	}{
 		"SIGTERM": {record.Stop{Cause: "timeout_idle", By: "timer", Scope: "process", Due: record.Now().Add(time.Minute)}, "asked\n", proto.CauseTimeoutIdle},
-		"SIGKILL": {record.Stop{Cause: "output_limit", By: "output", Scope: "process", Kill: true}, "", proto.CauseOutputLimit},
+		"SIGKILL": {record.Stop{Cause: "output_limit", By: "output", Scope: "process", Due: record.Now().Add(time.Minute), Kill: true}, "", proto.CauseOutputLimit},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
