@@ -1,6 +1,7 @@
 package stage
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -112,7 +113,7 @@ func (l *launcher) opened() error {
 // holds looks again, once a pen that waited has got its command, at what could have been
 // changed from outside meanwhile: by whoever moves processes, sets limits or mounts there.
 func (l *launcher) holds() error {
-	if err := l.inCgroups(); err != nil {
+	if err := errors.Join(l.awake(), l.inCgroups()); err != nil {
 		return err
 	}
 	limits, err := readLimits(l.target, l.p.Rlimits)
@@ -131,6 +132,18 @@ func (l *launcher) holds() error {
 		err = errStale
 	}
 	return err
+}
+
+// awake refuses a pen whose PID 1 somebody has stopped: it would not tell of the start.
+func (l *launcher) awake() error {
+	stat, err := linux.ReadProc(procPath(l.pid, "stat"), maxProcFile)
+	if err != nil {
+		return failed("look at PID 1", err)
+	}
+	if state := stat[bytes.LastIndexByte(stat, ')')+1:]; bytes.HasPrefix(state, []byte(" T ")) {
+		return errStale
+	}
+	return nil
 }
 
 // readMounts reads the target's mount table, and begins to watch it.

@@ -101,7 +101,7 @@ type readyPen struct {
 }
 
 // take returns the pen that is ready for that kind, or nil. One that is under way it
-// waits for.
+// waits for, as long as it would for one that is ready.
 func (r *ready) take(ctx context.Context, k *kind) (*readyPen, error) {
 	r.mu.Lock()
 	n := r.next
@@ -110,8 +110,12 @@ func (r *ready) take(ctx context.Context, k *kind) (*readyPen, error) {
 		return nil, nil //nolint:nilnil // none is ready
 	}
 	r.mu.Unlock()
+	late := time.NewTimer(maxReadyStart)
+	defer late.Stop()
 	select {
 	case <-n.made:
+	case <-late.C:
+		return nil, nil //nolint:nilnil // somebody may have stopped it: what comes of it is for another spawn
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
