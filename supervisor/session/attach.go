@@ -2,7 +2,6 @@ package session
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -234,7 +233,7 @@ func (s *Session) follow(p *process, c *Client, from relay.Cursor, begin func(co
 			return
 		}
 		at, err := out.Follow(ctx, c, c.f, from)
-		if !d.moved.Load() && p.finished(ctx, err) {
+		if !d.moved.Load() && !c.gone() && p.finished(ctx, err) {
 			p.farewell(c, out, head, at)
 		}
 	})
@@ -247,20 +246,18 @@ func (s *Session) follow(p *process, c *Client, from relay.Cursor, begin func(co
 }
 
 // finished reports whether a reader that got so far is to be told the verdict: it has all,
-// or the output was forgotten meanwhile. One whose connection failed is told nothing, and of
-// a process that lives there is nothing to tell.
+// or was stopped since the output is forgotten. Of a process that lives there is nothing to
+// tell: then it is its connection that failed.
 func (p *process) finished(ctx context.Context, got error) bool {
-	switch {
-	case got == nil:
+	if got == nil {
 		return awaits(ctx, p.concluded)
-	case errors.Is(got, relay.ErrForgotten) && ctx.Err() == nil:
-		select {
-		case <-p.concluded:
-			return true
-		default:
-		}
 	}
-	return false
+	select {
+	case <-p.concluded:
+		return true
+	default:
+		return false
+	}
 }
 
 // farewell ends what a reader gets with the final event. What it did not get, since the
