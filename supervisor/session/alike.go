@@ -5,19 +5,25 @@ import (
 	"errors"
 	"os"
 	"reflect"
+	"sync/atomic"
 
 	"pinfold/policy"
 	"pinfold/sandbox"
 )
 
-// seen is what a look found, with the directory that it found open.
+// seen is what a look found, with the directory that it found open. The pen that is made
+// ready has it; who only looks at it holds it meanwhile.
 type seen struct {
 	sandbox.Seen
-	dir *os.File // nil: none
+	dir  *os.File     // nil: none
+	held atomic.Int32 // how many have it beside the one who closes it
 }
 
+func (s *seen) hold() { s.held.Add(1) }
+
+// close ends a hold, or the having of it; the last closes the directory.
 func (s *seen) close() {
-	if s != nil && s.dir != nil {
+	if s != nil && s.held.Add(-1) < 0 && s.dir != nil {
 		_ = s.dir.Close() // an O_PATH descriptor has nothing to lose
 	}
 }
@@ -28,7 +34,11 @@ func (s *seen) close() {
 // goes the whole way, as it does where alike returns nil without an error.
 func (s *Session) alike(ctx context.Context, p *process, pol *policy.Policy, q sandbox.LookRequest) (*started, error) {
 	r := s.ready.ripe()
-	if r == nil || !reflect.DeepEqual(q, r.seen.Request) {
+	if r == nil {
+		return nil, nil //nolint:nilnil // see above
+	}
+	defer r.seen.close()
+	if !reflect.DeepEqual(q, r.seen.Request) {
 		return nil, nil //nolint:nilnil // see above
 	}
 	g, err := pol.Decide(s.caller, request(&p.req.Spawn), looked(r.seen.Looked))

@@ -126,11 +126,12 @@ func (r *ready) take(ctx context.Context, k *kind) (*readyPen, error) {
 	return n, nil
 }
 
-// ripe returns the pen that is ready, or nil.
+// ripe returns the pen that is ready, or nil. What was seen for it is the caller's to close:
+// the pen may go to somebody else meanwhile.
 func (r *ready) ripe() *readyPen {
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	n := r.next
-	r.mu.Unlock()
 	if n == nil {
 		return nil
 	}
@@ -142,6 +143,7 @@ func (r *ready) ripe() *readyPen {
 	if n.err != nil {
 		return nil
 	}
+	n.seen.hold()
 	return n
 }
 
