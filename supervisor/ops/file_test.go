@@ -2,6 +2,7 @@ package ops
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -179,4 +180,25 @@ func TestAFullFileSystemLosesNothing(t *testing.T) {
 	outcome(t, next, "a", proto.OutcomeApplied, epoch)
 	outcome(t, next, "b", proto.OutcomeNotSent, epoch)
 	outcome(t, next, "c", proto.OutcomeApplied, epoch)
+}
+
+// TestNoFileIsWrittenThroughALink: who has written the directory before has no other file
+// of the host written.
+func TestNoFileIsWrittenThroughALink(t *testing.T) {
+	dir := t.TempDir()
+	other, path := filepath.Join(dir, "other"), filepath.Join(dir, "record.json")
+	if err := errors.Join(os.WriteFile(other, []byte("untouched"), 0o600), os.Symlink(other, path+".new")); err != nil {
+		t.Fatal(err)
+	}
+	r, f, err := Open(path, time.Now(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	if how, _, err := r.Begin("op", proto.TypeSpawnReq, proto.Digest{}, time.Now()); err == nil {
+		t.Errorf("Begin() beside a planted link = %v, nil; want an error", how)
+	}
+	if b, err := os.ReadFile(other); err != nil || string(b) != "untouched" {
+		t.Errorf("the file behind the link = %q, %v; want it untouched", b, err)
+	}
 }
