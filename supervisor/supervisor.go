@@ -338,11 +338,12 @@ func (d *daemon) tellStart(context.Context) (func() error, error) {
 	}, nil
 }
 
-// serve takes connections until the end.
-func (d *daemon) serve(ctx context.Context) error {
-	ctx, cancel := context.WithCancelCause(ctx)
+// serve takes connections until asked ends. Sessions end when it says so, never because
+// who called it is done: those of a daemon that has lost its stage stay as they are.
+func (d *daemon) serve(asked context.Context) error {
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(asked))
 	defer func() {
-		if !d.crashed { // else sessions would begin to end
+		if !d.crashed {
 			cancel(nil)
 		}
 	}()
@@ -357,7 +358,7 @@ func (d *daemon) serve(ctx context.Context) error {
 		d.log.Warn("cannot tell that the daemon is ready, going on", slog.Any("error", err))
 	}
 	d.log.Info("ready", slog.String("socket", d.c.Socket), slog.String("state", d.c.State), slog.String("cgroups", string(d.cgroups.Backend())))
-	ended := d.watch(ctx)
+	ended := d.watch(asked)
 	d.log.Info("ending", slog.Int("sessions", d.host.Registry.Sessions()))
 	if ended != nil {
 		// Without a stage a session can end nothing cleanly, and has no need to: pens live on.
