@@ -30,7 +30,9 @@ const (
 // privateDaemon is a pinfoldd of this command alone: a convenience, not a boundary.
 type privateDaemon struct {
 	cmd    *exec.Cmd
-	dir    string // holds its socket and state; removed at the end
+	args   []string // of its command line, but for what only one start has
+	ready  bool     // it came to listen: there may be something of it to end
+	dir    string   // holds its socket and state; removed at the end
 	socket string
 	log    *tail
 	policy []byte // used in place of the host's; nil: that
@@ -61,10 +63,11 @@ func (c *cli) startDaemonWith(ctx context.Context, source []byte) (*privateDaemo
 
 // start runs the daemon and waits for its READY.
 func (d *privateDaemon) start(ctx context.Context, c *cli, program string) error {
-	args, err := d.args(c, program)
-	if err != nil {
+	var err error
+	if d.args, err = d.arguments(c, program); err != nil {
 		return err
 	}
+	args := slices.Concat(d.args, []string{"--ready-fd", fmt.Sprint(readyFD)})
 	ready, told, err := os.Pipe()
 	if err != nil {
 		return errorf("cannot make a pipe: %w", err)
@@ -88,6 +91,7 @@ func (d *privateDaemon) start(ctx context.Context, c *cli, program string) error
 		ended := d.end() // its last words have come then
 		return errors.Join(d.failed(err), ended)
 	}
+	d.ready = true
 	return nil
 }
 
@@ -98,11 +102,11 @@ func fromManager(kv string) bool {
 	return name == "NOTIFY_SOCKET" || strings.HasPrefix(name, "LISTEN_") || strings.HasPrefix(name, "WATCHDOG_")
 }
 
-// args is the daemon's command line, by way of systemd-run where this process
+// arguments are the daemon's command line, by way of systemd-run where this process
 // shares its cgroup with others.
-func (d *privateDaemon) args(c *cli, program string) ([]string, error) {
+func (d *privateDaemon) arguments(c *cli, program string) ([]string, error) {
 	args := []string{
-		program, "--socket", d.socket, "--state", filepath.Join(d.dir, "state"), "--ready-fd", fmt.Sprint(readyFD),
+		program, "--socket", d.socket, "--state", filepath.Join(d.dir, "state"),
 	}
 	source := d.policy
 	if source == nil && !readable(policyFile) {
@@ -146,11 +150,28 @@ func (d *privateDaemon) end() error {
 	killer := time.AfterFunc(stopLimit, func() { _ = d.cmd.Process.Kill() })
 	err := d.cmd.Wait()
 	if !killer.Stop() {
-		return errorf("cannot end the private daemon %d: killed after %s", d.cmd.Process.Pid, stopLimit)
+		return errors.Join(errorf("cannot end the private daemon %d: killed after %s", d.cmd.Process.Pid, stopLimit), d.sweep())
 	}
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
 		return errorf("cannot wait for the private daemon: %w", err)
+	}
+	if err != nil && d.ready {
+		return d.sweep()
+	}
+	return nil
+}
+
+// sweep ends what a daemon that was killed, or lost its stage, has left: no other takes it
+// over.
+func (d *privateDaemon) sweep() error {
+	ctx, cancel := context.WithTimeout(context.Background(), stopLimit)
+	defer cancel()
+	args := slices.Concat(d.args, []string{"--sweep"})
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+	cmd.Env = slices.DeleteFunc(os.Environ(), fromManager)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return errorf("cannot end what the private daemon has left: %w: %s", cause(err), strings.TrimSpace(string(out)))
 	}
 	return nil
 }

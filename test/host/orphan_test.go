@@ -80,3 +80,54 @@ func privateDaemon(client int) (pid int, state string) {
 	}
 	return 0, ""
 }
+
+// TestAClientEndsWhatItsDaemonLeft: no other daemon takes over what a private one that was
+// killed was running.
+func TestAClientEndsWhatItsDaemonLeft(t *testing.T) {
+	testkit.NeedRoot(t)
+	testkit.NeedCgroup(t)
+	mark := filepath.Join(t.TempDir(), "none")
+	cmd := exec.CommandContext(t.Context(), program(t, "pinfold"), "run", "--socket", mark, "--env", "MARK="+mark, "--", "sh", "-c", "echo up; exec sleep 1001")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := out.Read(make([]byte, 8)); err != nil {
+		t.Fatal(err)
+	}
+	daemon, state := privateDaemon(cmd.Process.Pid)
+	if err := syscall.Kill(daemon, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	err = cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != 125 {
+		t.Errorf("run = %v; want 125", err)
+	}
+	if left := withEnv(t, "MARK="+mark); len(left) > 0 {
+		t.Errorf("left of the pen: %v", left)
+	}
+	if strings.Contains(readFile(t, "/proc/self/mountinfo"), state) {
+		t.Errorf("mounts are left below %s", state)
+	}
+	if _, err := os.Stat(filepath.Dir(state)); !os.IsNotExist(err) {
+		t.Errorf("Stat(%s) = %v; want nothing there", filepath.Dir(state), err)
+	}
+}
+
+// withEnv are the processes with a variable in their environment.
+func withEnv(t *testing.T, kv string) (pids []string) {
+	t.Helper()
+	all, err := filepath.Glob("/proc/[0-9]*/environ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range all {
+		if b, err := os.ReadFile(f); err == nil && strings.Contains(string(b), kv) {
+			pids = append(pids, filepath.Base(filepath.Dir(f)))
+		}
+	}
+	return pids
+}
