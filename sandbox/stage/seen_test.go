@@ -122,6 +122,7 @@ func TestPreparedStillHolds(t *testing.T) {
 	b := newBench(t)
 	for name, change := range map[string]func(t *testing.T, s sandbox.Spec, pid int){
 		"a limit": func(t *testing.T, _ sandbox.Spec, pid int) {
+			t.Helper()
 			c := exec.CommandContext(t.Context(), "prlimit", "--pid", itoa(pid), "--nofile=10:10")
 			c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: testUID, Gid: testUID}} // the target's own user may
 			if out, err := c.CombinedOutput(); err != nil {
@@ -129,6 +130,7 @@ func TestPreparedStillHolds(t *testing.T) {
 			}
 		},
 		"its cgroup": func(t *testing.T, s sandbox.Spec, pid int) {
+			t.Helper()
 			move := b.base + "/" + s.Site.Cgroup + "/init/cgroup.procs"
 			if err := os.WriteFile(move, []byte(itoa(pid)), 0); err != nil {
 				t.Fatal(err)
