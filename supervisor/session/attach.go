@@ -102,8 +102,8 @@ func (s *Session) attach(p *process, r *proto.AttachReq, c *Client, answer respo
 	if c.s == s {
 		s.feed(p, c, &from, begin)
 	} else if !s.follow(p, c, from, begin) {
-		text := fmt.Sprintf("cannot attach: this connection reads %d processes already", maxReaders)
-		answer(proto.Answer(r, proto.Refused(r, proto.CodeBusy, text, "read fewer processes at a time, or over another connection")), nil)
+		text := fmt.Sprintf("cannot attach: this connection reads %d processes already, or all of its caller's read %d", maxReaders, maxReadersOfOne)
+		answer(proto.Answer(r, proto.Refused(r, proto.CodeBusy, text, "read fewer processes at a time")), nil)
 	}
 }
 

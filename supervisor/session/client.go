@@ -160,12 +160,12 @@ func (c *Client) reading() bool {
 func (c *Client) busy() bool { return len(c.out.slots) > 0 }
 
 // begin starts a reader of a process in place of an earlier one, which it gets to wait
-// for, and reports false where the connection has too many, or is over.
+// for, and reports false where the connection or its caller has too many, or it is over.
 func (c *Client) begin(process string, d *delivery, read func(before *delivery)) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	before := c.readers[process]
-	if c.over || before == nil && len(c.readers) >= maxReaders {
+	if c.over || before == nil && len(c.readers) >= maxReaders || !c.s.host.Registry.takeReader(c.s.account()) {
 		return false
 	}
 	if before != nil {
@@ -186,6 +186,7 @@ func (c *Client) done(process string, d *delivery) {
 		delete(c.readers, process)
 	}
 	c.mu.Unlock()
+	c.s.host.Registry.dropReader(c.s.account())
 	close(d.done)
 	if c.left.Load() {
 		c.s.post(c.s.rest)

@@ -39,7 +39,7 @@ type account struct {
 func (a account) String() string { return fmt.Sprintf("%q (uid %d)", a.rule, a.uid) }
 
 // counts are what one account has.
-type counts struct{ sessions, processes, ready, kept int }
+type counts struct{ sessions, processes, ready, kept, readers int }
 
 // Quota is a limit on counts of one account; 0 means none.
 type Quota struct{ Sessions, Processes int }
@@ -245,6 +245,30 @@ func (r *Registry) unkeep(caller account) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.of(caller).kept--
+	r.clean(caller)
+}
+
+// maxReadersOfOne is how many processes all connections of one caller read at once that
+// are not their own: each reader that is not read holds buffers.
+const maxReadersOfOne = 256
+
+// takeReader counts one more reader of a caller; false: there are enough.
+func (r *Registry) takeReader(caller account) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := r.of(caller)
+	if c.readers >= maxReadersOfOne {
+		return false
+	}
+	c.readers++
+	return true
+}
+
+// dropReader gives a place of takeReader back.
+func (r *Registry) dropReader(caller account) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.of(caller).readers--
 	r.clean(caller)
 }
 

@@ -119,3 +119,28 @@ func TestRegistryKept(t *testing.T) {
 		t.Errorf("callers after unkeep of all = %v; want none", r.callers)
 	}
 }
+
+// TestRegistryReaders: one caller's readers are bounded over all its connections.
+func TestRegistryReaders(t *testing.T) {
+	r := NewRegistry(100, 4)
+	one, other := account{"agents", 1000}, account{"agents", 1001}
+	for n := range maxReadersOfOne {
+		if !r.takeReader(one) {
+			t.Fatalf("takeReader() of %d = false; want a place", n)
+		}
+	}
+	if r.takeReader(one) || !r.takeReader(other) {
+		t.Errorf("takeReader() beyond %d is no refusal, or is one to another caller", maxReadersOfOne)
+	}
+	r.dropReader(one)
+	if !r.takeReader(one) {
+		t.Error("takeReader() after dropReader = false; want a place")
+	}
+	for range maxReadersOfOne {
+		r.dropReader(one)
+	}
+	r.dropReader(other)
+	if len(r.callers) != 0 {
+		t.Errorf("callers after all readers have gone = %v; want none", r.callers)
+	}
+}
