@@ -72,7 +72,7 @@ func killMembers(d dir, name string) (int, error) {
 	n := 0
 	for _, pid := range pids {
 		pidfd, err := unix.PidfdOpen(pid, 0)
-		if errors.Is(err, unix.ESRCH) {
+		if noProcess(err) {
 			continue
 		}
 		if err != nil {
@@ -201,7 +201,7 @@ func waitV1(ctx context.Context, d dir, rel string, cause error) error {
 // killAndWait kills a process and waits for its end; false: it was gone already.
 func killAndWait(ctx context.Context, pid int) (bool, error) {
 	pidfd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
-	if errors.Is(err, unix.ESRCH) {
+	if noProcess(err) {
 		return false, nil
 	}
 	if err != nil {
@@ -216,6 +216,12 @@ func killAndWait(ctx context.Context, pid int) (bool, error) {
 		err = waitReadable(ctx, f, func(fd uintptr) (bool, error) { return dying(int(fd)), nil })
 	}
 	return true, errors.Join(err, f.Close())
+}
+
+// noProcess says whether pidfd_open(2) failed since a process has ended: with ENOENT, or
+// with EINVAL on older kernels, where a thread has its number now.
+func noProcess(err error) bool {
+	return errors.Is(err, unix.ESRCH) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL)
 }
 
 // dying says whether a pidfd's process has ended: poll(2) shows that, pidfd_open(2).

@@ -99,7 +99,7 @@ func (f *finder) process(p sandbox.ProcessMark) (*os.File, error) {
 		return nil, noPen("%d is no process", p.Pid)
 	}
 	fd, err := linux.PidfdOpen(p.Pid)
-	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL) { // EINVAL: a thread
+	if errors.Is(err, unix.ESRCH) {
 		return nil, noPen("process %d has ended", p.Pid)
 	}
 	if err != nil {

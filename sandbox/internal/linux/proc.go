@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PidfdOpen returns a descriptor of a process: pidfd_open(2), Linux 5.3.
+// PidfdOpen returns a descriptor of a process: pidfd_open(2), Linux 5.3. It fails with
+// ESRCH where there is none, also where a thread has its number now.
 func PidfdOpen(pid int) (*os.File, error) {
-	var n int
-	err := retry("pidfd_open", func() (err error) { n, err = unix.PidfdOpen(pid, 0); return })
+	n, err := PidfdNumber(pid)
 	if err != nil {
 		return nil, err
 	}
@@ -25,6 +25,9 @@ func PidfdOpen(pid int) (*os.File, error) {
 func PidfdNumber(pid int) (int, error) {
 	n := -1
 	err := retry("pidfd_open", func() (err error) { n, err = unix.PidfdOpen(pid, 0); return })
+	if pid > 0 && (errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL)) { // a thread's: the latter by older kernels
+		err = os.NewSyscallError("pidfd_open", unix.ESRCH)
+	}
 	if err != nil {
 		return -1, err
 	}
