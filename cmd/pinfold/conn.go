@@ -61,7 +61,7 @@ func (c *cli) dialOrStart(ctx context.Context, socket string) (*link, error) {
 	}
 	l, err := c.dial(ctx, daemon.socket, proto.RoleAgent)
 	if err != nil {
-		return nil, errors.Join(err, daemon.stop())
+		return nil, errors.Join(err, daemon.stop()) //nolint:contextcheck // also after what ended ctx
 	}
 	l.daemon = daemon
 	return l, nil
@@ -77,7 +77,7 @@ func (l *link) part(ctx context.Context) error {
 	}
 	err = errors.Join(err, l.Close())
 	if l.daemon != nil {
-		err = errors.Join(err, l.daemon.stop())
+		err = errors.Join(err, l.daemon.stop()) //nolint:contextcheck // also after what ended ctx
 	}
 	return err
 }

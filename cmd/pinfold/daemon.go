@@ -88,7 +88,7 @@ func (d *privateDaemon) start(ctx context.Context, c *cli, program string) error
 		return fail(exitFailed, "make build", errorf("cannot start a private daemon %s: %w", args[0], cause(err)))
 	}
 	if err := waitReady(ready); err != nil {
-		ended := d.end() // its last words have come then
+		ended := d.end() //nolint:contextcheck // also after what ended ctx; its last words have come then
 		return errors.Join(d.failed(err), ended)
 	}
 	d.ready = true

@@ -148,7 +148,7 @@ func (c *cli) privateGround(ctx context.Context, a attackFlags, self string) (_ 
 	}
 	l, err := c.dial(ctx, daemon.socket, proto.RoleAgent)
 	if err != nil {
-		return nil, errors.Join(err, daemon.stop())
+		return nil, errors.Join(err, daemon.stop()) //nolint:contextcheck // also after what ended ctx
 	}
 	l.daemon = daemon
 	g := &ground{link: l, profile: suitName, self: self, socket: daemon.socket, remove: remove}

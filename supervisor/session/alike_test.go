@@ -19,7 +19,7 @@ func TestWhatWasSeenStaysOpen(t *testing.T) {
 		t.Error("ripe() before it is made: want none")
 	}
 	close(n.made)
-	if r.ripe() != n || r.ripe() != n || !r.drop(n) {
+	if one, other := r.ripe(), r.ripe(); one != n || other != n || !r.drop(n) {
 		t.Fatal("ripe() of one that is made: want it, for whoever asks")
 	}
 	for holder := range 3 { // the pen, and the two that asked
