@@ -214,13 +214,12 @@ func (j *Job) Limits() Limits {
 	return j.limits
 }
 
-// Freeze stops every task of the job and returns when all stand still: cgroup.freeze, Linux 5.2, cgroups(7). Nothing calls it yet: it is for
-// processes that outlive the daemon (adoption).
+// Freeze stops every task of the job and returns when all stand still: cgroup.freeze, Linux 5.2, cgroups(7).
 func (j *Job) Freeze(ctx context.Context) error {
 	return j.freeze(ctx, "1", 1)
 }
 
-// Thaw lets the job run on. Nothing calls it yet, as Freeze.
+// Thaw lets the job run on.
 func (j *Job) Thaw(ctx context.Context) error {
 	return j.freeze(ctx, "0", 0)
 }

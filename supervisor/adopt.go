@@ -22,9 +22,9 @@ import (
 
 // A daemon that was killed leaves its pens: each PID 1 holds what a daemon needs of it,
 // and a record says where to look. The next daemon of the same state directory takes
-// all of it over before it listens, and ends what it cannot. Until the last step here
-// nothing that was found is changed, so that a daemon that is killed in between leaves
-// to the one after it what it has found itself.
+// all of it over before it listens, and ends what it cannot. Until the last step here no
+// record is changed, so that a daemon that is killed in between leaves to the one after it
+// what it has found itself, but for what it has ended.
 
 const (
 	adoptAtOnce = 16               // pens that are being adopted at once

@@ -85,6 +85,45 @@ func TestDropIsExact(t *testing.T) {
 	}
 }
 
+// TestWhatCannotBeFreedEndsNoStream: a daemon that cannot note what it frees, as one that
+// has no descriptor left, takes every byte all the same once it can.
+func TestWhatCannotBeFreedEndsNoStream(t *testing.T) {
+	warned := make(chan error, 16)
+	r := newRig(t, func(c *OutputConfig) {
+		c.Keep, c.Overflow, c.Warn = MinKeep, Drop, func(err error) { warned <- err }
+	})
+	marks := marksIn(r.c.Dir).path
+	if err := errors.Join(os.Rename(marks, marks+".aside"), os.Mkdir(marks, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	r.serve(t)
+	const total = 3 << 20
+	wrote := make(chan struct{})
+	go func() {
+		defer close(wrote)
+		mustWrite(t, r.out, string(randomText(rand.New(rand.NewPCG(5, 5)), total)))
+	}()
+	select {
+	case err := <-warned:
+		if !errors.Is(err, syscall.EISDIR) {
+			t.Errorf("told %v; want why", err)
+		}
+	case <-time.After(patience):
+		t.Fatal("nobody is told that nothing can be freed")
+	}
+	if err := errors.Join(os.Remove(marks), os.Rename(marks+".aside", marks)); err != nil {
+		t.Fatal(err)
+	}
+	<-wrote
+	r.closeAll(t)
+	if err := <-r.served; err != nil {
+		t.Fatalf("Serve() = %v; want nil", err)
+	}
+	if c := r.Counts(); c.Stdout != total || !c.Drained {
+		t.Errorf("Counts() = %+v; want %d bytes, all of them", c, total)
+	}
+}
+
 // TestDropWhileDelivering has the pump overtake the reader all the time: no zero of a
 // punched hole may ever come out, and all bytes are accounted for.
 func TestDropWhileDelivering(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 var (
 	errLimit = errors.New("output limit reached")
 	errHung  = errors.New("no process has the terminal open")
+	errRoom  = errors.New("cannot make room for output") // for now: it is tried again
 )
 
 // pump moves one stream from its pipe into its spool until the pipe ends.
@@ -21,10 +22,18 @@ func (o *Output) pump(ctx context.Context, s *stream) error {
 	if s.ended.Load() {
 		return nil
 	}
+	warned := false
 	for {
 		room, err := o.waitRoom(ctx, s)
 		if err == nil {
 			err = o.takeSome(ctx, s, room)
+		}
+		if errors.Is(err, errRoom) {
+			if !warned && o.c.Warn != nil {
+				o.c.Warn(err)
+			}
+			warned = true
+			err = o.pause(ctx, hungRetry)
 		}
 		switch {
 		case err == nil:
@@ -51,7 +60,7 @@ func (o *Output) takeSome(ctx context.Context, s *stream, room int) error {
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
 		o.full.Store(true)
 		if freed, err := o.relieve(s); freed > 0 || err != nil {
-			return err
+			return noRoom(err)
 		}
 		return o.pause(ctx, hungRetry)
 	}
@@ -70,7 +79,16 @@ func (o *Output) takeSome(ctx context.Context, s *stream, room int) error {
 	o.c.Budget.take(int64(n))
 	o.subs.wake()
 	_, err = s.spool.free(o.old(s), punchStep)
-	return err
+	return noRoom(err)
+}
+
+// noRoom marks an error of freeing, which has taken nothing from the stream: a daemon that
+// has no descriptor left for a moment cannot note what it frees.
+func noRoom(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", errRoom, err)
 }
 
 // old returns the offset below which s needs no byte any more. The last Keep bytes
@@ -94,7 +112,7 @@ func (o *Output) relieve(s *stream) (int64, error) {
 	}
 	var fs unix.Statfs_t
 	if err := unix.Statfs(s.spool.path, &fs); err != nil {
-		return 0, fmt.Errorf("cannot make room for output: statfs: %w", err)
+		return 0, os.NewSyscallError("statfs", err)
 	}
 	return o.c.Budget.relieve(int64(fs.Blocks) * fs.Bsize)
 }
@@ -105,12 +123,12 @@ func (o *Output) waitRoom(ctx context.Context, s *stream) (int, error) {
 	for {
 		room, short, err := o.room(s)
 		if room > 0 || err != nil {
-			return room, err
+			return room, noRoom(err)
 		}
 		freed := short.watch()
 		if short != nil { // freed before we watched
 			if room, _, err := o.room(s); room > 0 || err != nil {
-				return room, err
+				return room, noRoom(err)
 			}
 		}
 		select {

@@ -165,6 +165,8 @@ type OutputConfig struct {
 
 	// Budget bounds what the spools of one caller hold together; nil: no bound.
 	Budget *Budget
+	// Warn is told, from any goroutine, why old bytes cannot be freed now; nil: nobody is.
+	Warn func(error)
 	// Buffers is shared by the outputs of a daemon; nil: one of its own.
 	Buffers *Buffers
 }

@@ -69,6 +69,7 @@ func (s *Session) reuse(ctx context.Context, p *process, pol *policy.Policy, g *
 	st := newStarted(g, r.job, r.shown)
 	pen, err := s.sent(ctx, p, k, r, st)
 	if err != nil {
+		s.log.Debug("the pen that was ready is not used, the spawn goes the whole way", attrProc(p.id), attrErr(err))
 		s.removeJob(ctx, r.job)
 		return nil, errors.Join(ctx.Err(), os.RemoveAll(st.spool))
 	}
@@ -100,7 +101,7 @@ func (s *Session) sent(ctx context.Context, p *process, k *kind, r *readyPen, st
 		return nil, err
 	}
 	failed := s.register(p, st, r.pen.Pid(), r.pen.Mark())
-	pen, err := s.commanded(ctx, p, r)
+	pen, err := r.commanded(ctx)
 	if failed != nil && err == nil {
 		err = errors.Join(failed, pen.Abort(context.WithoutCancel(ctx)))
 	}

@@ -109,6 +109,7 @@ func (s *Session) outputConfig(p *process, st *started) relay.OutputConfig {
 		Dir: st.spool, ProcID: p.id, ReqID: p.req.Base().ID,
 		Buffers: s.host.Buffers, Budget: s.host.Registry.budget(s.account(), int64(st.grant.Quota.Output)), Keep: max(int64(o.Keep), relay.MinKeep), Limit: max(int64(o.Limit), 0),
 	}
+	c.Warn = func(err error) { s.log.Error("output waits", attrProc(p.id), attrErr(err)) }
 	if o.Overflow == policy.OverflowDrop {
 		c.Overflow = relay.Drop
 	}

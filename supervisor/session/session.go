@@ -174,10 +174,10 @@ func (s *Session) Serve(ctx context.Context) {
 	s.flush()
 	s.wg.Wait() // for what the last requests began
 	s.dropTrees(context.WithoutCancel(ctx))
+	s.note(audit.SessionClosed{Reason: string(s.over)}) // before its record goes: a kill in between tells it twice, not never
 	s.forgetSession()
 	s.closeConn()
 	s.host.Registry.leave(s.account(), s)
-	s.note(audit.SessionClosed{Reason: string(s.over)})
 	s.client.end()
 }
 

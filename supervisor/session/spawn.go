@@ -314,11 +314,12 @@ func (s *Session) raise(ctx context.Context, p *process, k *kind, job *cgroup.Jo
 		err := ready.pen.Send(ctx, s.conn, k.spec.Command, sandbox.OnLook)
 		var pen *sandbox.Pen
 		if err == nil {
-			pen, err = s.commanded(ctx, p, ready)
+			pen, err = ready.commanded(ctx)
 		}
 		if err == nil || ctx.Err() != nil {
 			return pen, ready.shown, err
 		}
+		s.log.Debug("the pen that was ready cannot be used, building another", attrProc(p.id), attrErr(err))
 	}
 	pen, err := s.host.Stage.Launch(ctx, s.conn, k.spec, k.files)
 	if err != nil {
@@ -332,14 +333,10 @@ func (s *Session) raise(ctx context.Context, p *process, k *kind, job *cgroup.Jo
 }
 
 // commanded waits until the pen that is ready has its command.
-func (s *Session) commanded(ctx context.Context, p *process, ready *readyPen) (*sandbox.Pen, error) {
+func (n *readyPen) commanded(ctx context.Context) (*sandbox.Pen, error) {
 	soon, cancel := context.WithTimeout(ctx, maxReadyStart)
 	defer cancel()
-	pen, err := ready.pen.Launch(soon)
-	if err != nil && ctx.Err() == nil {
-		s.log.Debug("the pen that was ready cannot be used, building another", attrProc(p.id), attrErr(err))
-	}
-	return pen, err
+	return n.pen.Launch(soon)
 }
 
 // place fills in what the plan needs beside the grant, and the descriptors of its
