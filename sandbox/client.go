@@ -33,7 +33,8 @@ type StageConfig struct {
 	DynamicFirst uint32 // first uid that run_as: dynamic may use; the very first is PID 1's
 	DynamicCount uint32 // 0: none
 	Named        []uint32
-	Stderr       io.Writer // of the stage; nil: discarded
+	Successor    *Successor // nil: the daemon cannot have one
+	Stderr       io.Writer  // of the stage; nil: discarded
 }
 
 // FindStage returns the path of pinfold-stage: beside the executable self, else
@@ -96,6 +97,15 @@ func StartStage(ctx context.Context, c StageConfig) (*Stage, error) {
 	cmd.Dir = "/"
 	cmd.Stdout, cmd.Stderr = c.Stderr, c.Stderr
 	cmd.ExtraFiles = []*os.File{theirs}
+	if c.Successor != nil {
+		how, err := c.Successor.file()
+		if err != nil {
+			linux.CloseAll(conn, theirs)
+			return nil, fmt.Errorf("cannot start the stage: %w", err)
+		}
+		defer linux.CloseAll(how)
+		cmd.ExtraFiles = append(cmd.ExtraFiles, how)
+	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	err = linux.WithSlack(Slack, cmd.Start)
 	linux.CloseAll(theirs)
@@ -132,6 +142,9 @@ func stageArgs(c StageConfig) []string {
 	}
 	for _, u := range c.Named {
 		args = append(args, "--named", strconv.FormatUint(uint64(u), 10))
+	}
+	if c.Successor != nil {
+		args = append(args, "--successor")
 	}
 	return args
 }

@@ -20,6 +20,8 @@ type Config struct {
 	DynamicCount uint32
 	Named        []uint32
 	Entered      bool // an ordinary user's stage that has entered its user namespace
+	Succeeds     bool // descriptor successorFD says how to start the daemon's successor
+	Successor    *sandbox.Successor
 	Probe        bool // say what this host can do on standard output, and end
 }
 
@@ -59,6 +61,7 @@ func parse(args []string, stderr io.Writer) (Config, error) {
 		return err
 	})
 	f.BoolVar(&c.Entered, "entered", false, "it has entered its user namespace: for its own use")
+	f.BoolVar(&c.Succeeds, "successor", false, "read from descriptor 4 how to start the daemon's successor: for its daemon's use")
 	f.BoolVar(&c.Probe, "probe", false, "print what this host can do as one JSON object and end")
 	if err := f.Parse(args); err != nil {
 		return Config{}, err

@@ -28,6 +28,12 @@ func newHostile(tb testing.TB) *hostile {
 // newHostileAt gives the stage a cgroup v2 directory.
 func newHostileAt(tb testing.TB, base string) *hostile {
 	tb.Helper()
+	return newHostileWith(tb, base, func(*Config) {})
+}
+
+// newHostileWith is newHostileAt of a stage that was started in another way too.
+func newHostileWith(tb testing.TB, base string, also func(*Config)) *hostile {
+	tb.Helper()
 	testkit.NeedRoot(tb)
 	a, b, err := linux.SocketPair("hostile")
 	if err != nil {
@@ -47,6 +53,7 @@ func newHostileAt(tb testing.TB, base string) *hostile {
 	}
 	done := make(chan error, 1)
 	c := Config{State: tb.TempDir(), Cgroups: []sandbox.CgroupHier{{Dir: base}}, DynamicFirst: 1900000000, DynamicCount: 10}
+	also(&c)
 	go func() { done <- Serve(tb.Context(), theirs, c) }()
 	h := &hostile{conn: ours, peer: peer, buf: make([]byte, stagewire.MaxInline)}
 	tb.Cleanup(func() {

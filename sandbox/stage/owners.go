@@ -48,6 +48,7 @@ func (o *owners) uid(f *os.File, st unix.Stat_t) (uint32, error) {
 const (
 	askOwner = 1 // with a file: four bytes, its owner's uid
 	askPen   = 2 // with a sandbox.Mark: a stagewire.Message with what finder found
+	askHeir  = 3 // with what OpSucceed has: a stagewire.Message, the answer to that
 )
 
 // serveOutside answers the stage in the user namespace until its end closes. A file that
@@ -59,15 +60,19 @@ func serveOutside(ctx context.Context, conn *os.File, c *Config) {
 	}
 	defer linux.CloseAll(p)
 	buf := make([]byte, stagewire.MaxInline)
+	var h heirs
 	for {
 		m, err := linux.Receive(p, buf)
 		if err != nil {
 			return
 		}
 		files := linux.Files(m.FDs)
-		if len(m.Data) > 0 && m.Data[0] == askPen {
+		switch {
+		case len(m.Data) > 0 && m.Data[0] == askPen:
 			err = answerPen(ctx, p, c, m.Data[1:])
-		} else {
+		case len(m.Data) > 0 && m.Data[0] == askHeir:
+			err = h.answer(p, c.Successor, m.FDs)
+		default:
 			answer := []byte{0}
 			if uid, err := ownerOf(files); err == nil {
 				answer = binary.NativeEndian.AppendUint32(nil, uid)

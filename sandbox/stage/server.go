@@ -49,6 +49,10 @@ func Run(ctx context.Context, args []string, stderr io.Writer) int {
 	if c.Probe {
 		return probe(ctx, c, os.Stdout, stderr)
 	}
+	if err := c.readSuccessor(); err != nil {
+		fmt.Fprintln(stderr, "pinfold-stage:", err)
+		return 1
+	}
 	if c.ordinary() {
 		return enter(ctx, &c, args, stderr)
 	}
@@ -89,6 +93,7 @@ type server struct {
 	places   *places
 	pens     *pens
 	heads    heads
+	heirs    heirs
 	nursery  *nursery // nil: PID 1s are started in the host's mount namespace
 
 	requests chan struct{} // a token for each
@@ -284,6 +289,8 @@ func (s *server) serve(ctx context.Context, m stagewire.Message, passed []int) {
 		body, fds, err = s.adopt(ctx, m.Body)
 	case stagewire.OpSettle:
 		err = s.places.settle()
+	case stagewire.OpSucceed:
+		body, out, err = s.succeed(m.Body, passed)
 	case stagewire.OpAbort, stagewire.OpReaped, stagewire.OpStep, stagewire.OpDenies:
 		body, err = s.onPen(ctx, m)
 	case stagewire.OpHello:

@@ -88,10 +88,21 @@ func Dup(f *os.File) (*os.File, error) {
 }
 
 // DupNumber is Dup for a descriptor that is only handed on.
-func DupNumber(f *os.File) (int, error) {
+func DupNumber(f *os.File) (int, error) { return dupNumber(fd(f)) }
+
+// DupFile is Dup for a descriptor that was passed as a bare number.
+func DupFile(n int, name string) (*os.File, error) {
+	d, err := dupNumber(n)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(d), name), nil
+}
+
+func dupNumber(of int) (int, error) {
 	n := -1
 	err := retry("fcntl F_DUPFD_CLOEXEC", func() (err error) {
-		n, err = unix.FcntlInt(uintptr(fd(f)), unix.F_DUPFD_CLOEXEC, 3)
+		n, err = unix.FcntlInt(uintptr(of), unix.F_DUPFD_CLOEXEC, 3)
 		return
 	})
 	if err != nil {

@@ -45,6 +45,7 @@ const (
 	OpDenies      Op = "denies"       // Pen: what became of denied paths that did not exist
 	OpAdopt       Op = "adopt"        // sandbox.Mark: take over a pen; the answer is that of a launch
 	OpSettle      Op = "settle"       // all that is to be adopted was: remove what nobody needs
+	OpSucceed     Op = "succeed"      // nothing + the listening socket and a pipe: start the daemon's successor; the answer is Succeeded and its pidfd
 )
 
 // Message is one request or answer.

@@ -18,6 +18,11 @@ type Home struct {
 	GID   uint32 `json:"gid"`
 }
 
+// Succeeded is the answer to OpSucceed.
+type Succeeded struct {
+	Pid int `json:"pid"`
+}
+
 // Rmdir names a cgroup: the base in a hierarchy, or daemon/ in it.
 type Rmdir struct {
 	Path string `json:"path"`
