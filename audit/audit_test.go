@@ -80,6 +80,7 @@ func events() []Event {
 		&SessionAdopted{OpenedAt: at, Processes: 2},
 		&Adopted{Process: "p", PID: 3, Cgroup: "c", State: "lost", Reason: "r"},
 		&SetAside{File: "f", Now: "g", Reason: "r"},
+		&NotUpgraded{Reason: "r"},
 		&Sealed{Records: 3, First: 1, Last: 3},
 		&Continued{File: "f"},
 	}

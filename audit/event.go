@@ -32,6 +32,7 @@ const (
 	KindSessionAdopted Kind = "session_adopted"
 	KindAdopted        Kind = "adopted"
 	KindSetAside       Kind = "set_aside"
+	KindNotUpgraded    Kind = "not_upgraded"
 	KindSealed         Kind = "sealed"
 	KindContinued      Kind = "continued"
 )
@@ -40,7 +41,7 @@ const (
 func Kinds() []Kind {
 	return []Kind{
 		KindDaemonStarted, KindDaemonStopped, KindPolicyLoaded, KindRefused, KindSessionOpened, KindSessionResumed, KindSessionClosed, KindDecision, KindStarted,
-		KindStartFailed, KindEnded, KindOperatorUse, KindProgram, KindFlood, KindGap, KindSessionAdopted, KindAdopted, KindSetAside, KindSealed, KindContinued,
+		KindStartFailed, KindEnded, KindOperatorUse, KindProgram, KindFlood, KindGap, KindSessionAdopted, KindAdopted, KindSetAside, KindNotUpgraded, KindSealed, KindContinued,
 	}
 }
 
@@ -284,6 +285,11 @@ type SetAside struct {
 	Reason string `json:"reason"`
 }
 
+// NotUpgraded is a successor that did not take over; this daemon goes on.
+type NotUpgraded struct {
+	Reason string `json:"reason"`
+}
+
 // Sealed closes a file. What it counts is chained to it by prev.
 type Sealed struct {
 	Records uint64 `json:"records"` // in this file, without this one
@@ -314,6 +320,7 @@ func (Gap) kind() Kind            { return KindGap }
 func (SessionAdopted) kind() Kind { return KindSessionAdopted }
 func (Adopted) kind() Kind        { return KindAdopted }
 func (SetAside) kind() Kind       { return KindSetAside }
+func (NotUpgraded) kind() Kind    { return KindNotUpgraded }
 func (Sealed) kind() Kind         { return KindSealed }
 func (Continued) kind() Kind      { return KindContinued }
 
@@ -382,6 +389,8 @@ func newOwnEvent(k Kind) any {
 		return new(Gap)
 	case KindSetAside:
 		return new(SetAside)
+	case KindNotUpgraded:
+		return new(NotUpgraded)
 	case KindSealed:
 		return new(Sealed)
 	case KindContinued:

@@ -58,24 +58,34 @@ func ReadSuccessor(f *os.File) (*Successor, error) {
 	return &s, nil
 }
 
+// Heir is a successor that runs.
+type Heir struct {
+	Pid   int
+	pidfd *os.File
+}
+
+// End kills it, if it has not ended, and forgets it.
+func (h *Heir) End() {
+	_ = linux.Kill(h.pidfd, syscall.SIGKILL) // or it has ended by itself
+	linux.CloseAll(h.pidfd)
+}
+
 // Succeed starts the daemon's successor, as the stage was told at its own start. It gets
-// socket, and says on the pipe whether it will take over. Its pidfd is the caller's to
-// close.
-func (s *Stage) Succeed(ctx context.Context, socket, pipe *os.File) (pid int, pidfd *os.File, err error) {
+// socket, and says on the pipe whether it will take over.
+func (s *Stage) Succeed(ctx context.Context, socket, pipe *os.File) (*Heir, error) {
 	var a stagewire.Succeeded
-	ended := func(a answer) { // nobody waits for it any more
+	unwanted := func(a answer) { // nobody waits for it any more
 		for _, f := range a.files {
-			_ = linux.Kill(f, syscall.SIGKILL) // it has ended by itself
+			(&Heir{pidfd: f}).End()
 		}
-		dropAnswer(a)
 	}
-	files, err := s.ask(ctx, stagewire.OpSucceed, struct{}{}, &a, ended, socket, pipe)
+	files, err := s.ask(ctx, stagewire.OpSucceed, struct{}{}, &a, unwanted, socket, pipe)
 	if err != nil {
-		return 0, nil, err
+		return nil, err
 	}
 	if len(files) != 1 {
 		linux.CloseAll(files...)
-		return 0, nil, fmt.Errorf("cannot start the successor: the stage sent %d descriptors, not one", len(files))
+		return nil, fmt.Errorf("cannot start the successor: the stage sent %d descriptors, not one", len(files))
 	}
-	return a.Pid, files[0], nil
+	return &Heir{Pid: a.Pid, pidfd: files[0]}, nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"pinfold/audit"
 	"pinfold/sandbox/confine"
+	"pinfold/supervisor/outcome"
 )
 
 // keptCaps are the capabilities with which a daemon of root serves: it signals
@@ -24,11 +25,11 @@ func (d *daemon) confineSelf(context.Context) (func() error, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := confine.Needs{Trees: trees, Files: []string{filepath.Join(d.c.State, pidName)}}
+	n := confine.Needs{Trees: trees, Files: []string{filepath.Join(d.c.State, pidName), filepath.Join(d.c.State, outcome.Name)}}
 	if os.Geteuid() == 0 {
 		n.Caps = keptCaps()
 	}
-	if d.c.Listener == nil {
+	if d.c.Listener == nil || d.c.OwnFile {
 		n.Unlink = append(n.Unlink, filepath.Dir(d.c.Socket))
 	}
 	for _, h := range d.cgroups.Hierarchies() {

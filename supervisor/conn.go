@@ -36,10 +36,12 @@ func (d *daemon) serveConn(ctx context.Context, c *socket.Conn) {
 	defer stop()
 	file, err := c.File()
 	if err != nil {
+		d.entering.Done()
 		log.Error("cannot hand the connection on", slog.Any("error", err))
 		return
 	}
 	cl, err := d.handshake(ctx, c, file)
+	d.entering.Done()
 	if err != nil {
 		closing(log, file)
 		d.refusedConn(log, c.Peer(), err)

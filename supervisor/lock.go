@@ -8,6 +8,9 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
+
+	"pinfold/supervisor/outcome"
 )
 
 // stateLock is the hold on a state directory: one daemon at a time.
@@ -21,8 +24,9 @@ const pidName = "pinfoldd.pid"
 
 // lockState creates dir (mode 0700) where it is absent and takes its lock,
 // STATE/lock, by flock(2). The kernel drops the lock when the daemon ends, however
-// it ends. The holder's pid stands in STATE/pinfoldd.pid.
-func lockState(dir string) (*stateLock, error) {
+// it ends. For one that is held it waits as long as wait says. The holder's pid stands in
+// STATE/pinfoldd.pid.
+func lockState(dir string, wait time.Duration) (*stateLock, error) {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return nil, fmt.Errorf("cannot create state directory %q: %w", dir, err)
 	}
@@ -37,7 +41,7 @@ func lockState(dir string) (*stateLock, error) {
 		return nil, fmt.Errorf("cannot open the lock of state directory %q: %w", dir, err)
 	}
 	pidFile := filepath.Join(dir, pidName)
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+	if err := flock(int(f.Fd()), wait); err != nil {
 		closeErr := f.Close()
 		if errors.Is(err, syscall.EWOULDBLOCK) {
 			return nil, fmt.Errorf("cannot use state directory %q: the daemon with pid %s holds it; stop it or choose another with --state", dir, readPid(pidFile))
@@ -45,10 +49,37 @@ func lockState(dir string) (*stateLock, error) {
 		return nil, errors.Join(fmt.Errorf("cannot lock state directory %q: %w", dir, err), closeErr)
 	}
 	l := &stateLock{file: f, pid: pidFile}
+	if err := outcome.Make(dir); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
 	if err := os.WriteFile(pidFile, []byte(strconv.Itoa(os.Getpid())+"\n"), 0o600); err != nil {
 		return nil, errors.Join(fmt.Errorf("cannot write %q: %w", pidFile, err), f.Close())
 	}
 	return l, nil
+}
+
+// flock takes a lock, or returns EWOULDBLOCK when somebody else has had it for so long.
+func flock(fd int, wait time.Duration) error {
+	err := syscall.Flock(fd, syscall.LOCK_EX|syscall.LOCK_NB)
+	if wait == 0 || !errors.Is(err, syscall.EWOULDBLOCK) {
+		return err
+	}
+	got := make(chan error, 1)
+	go func() {
+		err := syscall.Flock(fd, syscall.LOCK_EX)
+		for errors.Is(err, syscall.EINTR) {
+			err = syscall.Flock(fd, syscall.LOCK_EX)
+		}
+		got <- err
+	}()
+	late := time.NewTimer(wait)
+	defer late.Stop()
+	select {
+	case err = <-got:
+		return err
+	case <-late.C:
+		return syscall.EWOULDBLOCK
+	}
 }
 
 // checkState refuses a directory in which somebody else could put or swap files:

@@ -10,20 +10,20 @@ import (
 
 func TestLockState(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a", "state")
-	first, err := lockState(dir)
+	first, err := lockState(dir, 0)
 	if err != nil {
 		t.Fatalf("lockState(absent) = %v; want nil", err)
 	}
 	if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
 		t.Errorf("lockState(absent) made %v, %v; want a directory of mode 0700", info, err)
 	}
-	if _, err := lockState(dir); err == nil || !strings.Contains(err.Error(), "pid "+strconv.Itoa(os.Getpid())) {
+	if _, err := lockState(dir, 0); err == nil || !strings.Contains(err.Error(), "pid "+strconv.Itoa(os.Getpid())) {
 		t.Errorf("lockState(held) = %v; want an error that names the holder", err)
 	}
 	if err := first.release(); err != nil {
 		t.Errorf("release() = %v; want nil", err)
 	}
-	again, err := lockState(dir)
+	again, err := lockState(dir, 0)
 	if err != nil {
 		t.Fatalf("lockState(released) = %v; want nil", err)
 	}
@@ -45,7 +45,7 @@ func TestLockStateRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	for at, want := range map[string]string{open: "others may write", plain: "not a directory", filepath.Join(plain, "x"): "cannot create"} {
-		if l, err := lockState(at); err == nil || !strings.Contains(err.Error(), want) {
+		if l, err := lockState(at, 0); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("lockState(%s) = %v, %v; want an error with %q", at, l, err, want)
 		}
 	}

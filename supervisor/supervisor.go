@@ -5,8 +5,6 @@ package supervisor
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -28,6 +26,7 @@ import (
 	"pinfold/policy"
 	"pinfold/proto"
 	"pinfold/sandbox"
+	"pinfold/supervisor/outcome"
 	"pinfold/supervisor/record"
 	"pinfold/supervisor/relay"
 	"pinfold/supervisor/session"
@@ -42,19 +41,24 @@ const (
 // Config is what a daemon is started with.
 type Config struct {
 	Socket   string   // path of the listening socket
-	Listener *os.File // a listening socket from systemd, or nil
+	Listener *os.File // a listening socket that was passed, or nil
+	OwnFile  bool     // Listener's file is the daemon's own: the one before it has made it
 	State    string   // state directory; made with mode 0700 where absent
 	Cgroup   string   // base for the daemon's cgroups; empty: found
 	Stage    string   // path of pinfold-stage
 	Policy   func() ([]policy.Source, error)
-	Reload   <-chan os.Signal // read and apply the policy again
-	Ready    func() error     // called once requests are taken
-	Ending   func() error     // called when the end begins
-	Alive    func() error     // called every AliveEvery while the daemon is well
+	Reload   <-chan os.Signal    // read and apply the policy again
+	Ready    func() error        // called once requests are taken
+	Ending   func() error        // called when the end begins
+	Alive    func() error        // called every AliveEvery while the daemon is well
+	Upgrade  <-chan os.Signal    // start the successor, and leave everything to it
+	Replaced func(pid int) error // called before this process leaves to that one
+	TakeOver func(error) error   // of a successor, nil else: called with why it cannot take over, or nil
 	Log      *slog.Logger
 	StageLog io.Writer // what the stage says, line by line
 
-	AliveEvery time.Duration // 0: nobody asks
+	AliveEvery time.Duration      // 0: nobody asks
+	Successor  *sandbox.Successor // how the next daemon is started; nil: none can take over
 }
 
 // daemon is a running supervisor.
@@ -78,6 +82,7 @@ type daemon struct {
 	floods   *audit.Tally
 	listener *socket.Listener
 	wg       sync.WaitGroup
+	entering sync.WaitGroup // connections that have no session yet, and what takes them
 }
 
 // Version is the version of this build, as its module or revision says.
@@ -106,7 +111,14 @@ func Serve(ctx context.Context, c Config) error {
 
 // run opens what a daemon works with, in this order, lets it work, and undoes all.
 func run(ctx context.Context, c Config, plan func(*daemon) ([]opener, func(context.Context) error)) (err error) {
-	lock, err := lockState(c.State)
+	wait := time.Duration(0)
+	if c.TakeOver != nil {
+		if err := c.TakeOver(canServe(ctx, c)); err != nil {
+			return err
+		}
+		wait = awaitTime
+	}
+	lock, err := lockState(c.State, wait)
 	if err != nil {
 		return err
 	}
@@ -141,64 +153,6 @@ func nothing() error { return nil }
 
 func (d *daemon) openPolicy(context.Context) (func() error, error) {
 	return nothing, d.loadPolicy()
-}
-
-// loadPolicy reads, checks and binds the policy, and swaps it in only when it is
-// whole.
-func (d *daemon) loadPolicy() error {
-	sources, err := d.c.Policy()
-	if err != nil {
-		return err
-	}
-	p, err := policy.Parse(sources...)
-	if err != nil {
-		return fmt.Errorf("cannot load policy: %w", err)
-	}
-	ids, err := resolve(p.Names())
-	if err != nil {
-		return fmt.Errorf("cannot find the users and groups of the policy: %w", err)
-	}
-	for _, w := range p.Bind(ids) {
-		d.log.Warn("policy", slog.String("warning", w.String()))
-	}
-	if d.first == nil {
-		d.first = p
-	}
-	if err := reloadable(d.first, p); err != nil {
-		return err
-	}
-	d.policy.Store(p)
-	sum := sha256.New()
-	loaded := audit.PolicyLoaded{}
-	for _, s := range sources {
-		loaded.Files = append(loaded.Files, s.Name)
-		_, _ = fmt.Fprintf(sum, "%d:%s%d:%s", len(s.Name), s.Name, len(s.Data), s.Data) // a hash takes everything
-	}
-	loaded.SHA256 = hex.EncodeToString(sum.Sum(nil))
-	d.loaded.Store(&loaded)
-	return nil
-}
-
-// reloadable refuses a policy that changes what the stage and the audit log were
-// started with: it would be in force and not work.
-func reloadable(old, p *policy.Policy) error {
-	var errs []error
-	if a, b := old.Dynamic(), p.Dynamic(); a != b {
-		errs = append(errs, fmt.Errorf("dynamic changes from %d:%d to %d:%d", a.First, a.Count, b.First, b.Count))
-	}
-	named := old.NamedUIDs()
-	for _, uid := range p.NamedUIDs() {
-		if !slices.Contains(named, uid) {
-			errs = append(errs, fmt.Errorf("run_as names uid %d, which the stage was not told of", uid))
-		}
-	}
-	if a, b := old.Audit(), p.Audit(); a.Sync != b.Sync || a.Interval != b.Interval {
-		errs = append(errs, fmt.Errorf("audit.sync changes from %s to %s", a.Sync, b.Sync))
-	}
-	if len(errs) == 0 {
-		return nil
-	}
-	return fmt.Errorf("cannot take this policy without a restart of the daemon: %w", errors.Join(errs...))
 }
 
 // note writes an audit record of the daemon itself.
@@ -269,7 +223,7 @@ func (d *daemon) openStage(ctx context.Context) (func() error, error) {
 	}
 	c := sandbox.StageConfig{
 		Path: d.c.Stage, State: d.c.State, DynamicFirst: r.First, DynamicCount: r.Count, Stderr: d.c.StageLog,
-		Named: d.policy.Load().NamedUIDs(),
+		Named: d.policy.Load().NamedUIDs(), Successor: d.c.Successor,
 	}
 	for _, h := range d.cgroups.Hierarchies() {
 		c.Cgroups = append(c.Cgroups, sandbox.CgroupHier{Controller: h.Controller, Dir: h.Dir})
@@ -305,7 +259,7 @@ func (d *daemon) openSocket(context.Context) (func() error, error) {
 		d.log.Warn("there is no group pinfold: only this daemon's own user can connect", slog.String("cure", "groupadd --system pinfold"))
 	}
 	l, err := socket.Listen(socket.Config{
-		Path: d.c.Socket, Mode: mode, GID: gid, Listener: d.c.Listener, RefuseBelow: d.cgroups.CallersPath(), Refusal: refusal,
+		Path: d.c.Socket, Mode: mode, GID: gid, Listener: d.c.Listener, OwnFile: d.c.OwnFile, RefuseBelow: d.cgroups.CallersPath(), Refusal: refusal,
 	})
 	if err != nil {
 		return nil, err
@@ -353,12 +307,22 @@ func (d *daemon) serve(asked context.Context) error {
 	for _, s := range d.adopted {
 		<-s.TakenUp()
 	}
-	d.wg.Go(func() { d.accept(ctx) })
+	d.entering.Add(1)
+	d.wg.Go(func() {
+		defer d.entering.Done()
+		d.accept(ctx)
+	})
 	if err := d.c.Ready(); err != nil {
 		d.log.Warn("cannot tell that the daemon is ready, going on", slog.Any("error", err))
 	}
+	if d.c.TakeOver != nil {
+		d.answer(outcome.Binary, nil)
+	}
 	d.log.Info("ready", slog.String("socket", d.c.Socket), slog.String("state", d.c.State), slog.String("cgroups", string(d.cgroups.Backend())))
-	ended := d.watch(asked)
+	heir, ended := d.watch(asked)
+	if heir != nil {
+		return d.leaveTo(heir)
+	}
 	d.log.Info("ending", slog.Int("sessions", d.host.Registry.Sessions()))
 	if ended != nil {
 		// Without a stage a session can end nothing cleanly, and has no need to: pens live on.
@@ -386,35 +350,39 @@ func (d *daemon) serve(asked context.Context) error {
 	return errors.Join(err, lerr)
 }
 
-// watch returns when the daemon is to end: nil when it was asked to, else why.
-func (d *daemon) watch(ctx context.Context) error {
+// watch returns when the daemon is to end: the successor that is to go on, or why, which
+// is nil when it was asked to.
+func (d *daemon) watch(ctx context.Context) (*sandbox.Heir, error) {
 	var alive <-chan time.Time
 	if d.c.AliveEvery > 0 {
 		tick := time.NewTicker(d.c.AliveEvery)
 		defer tick.Stop()
 		alive = tick.C
 	}
+	u := upgrade{ask: d.c.Upgrade}
+	defer u.drop()
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			return nil, nil
 		case <-d.stage.Done():
 			text := "the stage has ended: no pen can be started; starting the daemon again takes a new one"
 			if err := d.stage.Err(); err != nil {
-				return fmt.Errorf("%s (%w)", text, err)
+				return nil, fmt.Errorf("%s (%w)", text, err)
 			}
-			return errors.New(text)
+			return nil, errors.New(text)
+		case <-u.ask:
+			u.start(ctx, d)
+		case n := <-u.ready:
+			if h := d.upgraded(&u, n); h != nil {
+				return h, nil
+			}
 		case <-alive:
 			if err := d.c.Alive(); err != nil {
 				d.log.Warn("cannot tell that the daemon is alive, going on", slog.Any("error", err))
 			}
 		case <-d.c.Reload:
-			if err := d.loadPolicy(); err != nil {
-				d.log.Error("policy not reloaded, the old one stays in force", slog.Any("error", err))
-				continue
-			}
-			d.note(audit.Subject{}, *d.loaded.Load())
-			d.log.Info("policy reloaded")
+			d.reload()
 		}
 	}
 }
@@ -445,6 +413,7 @@ func (d *daemon) accept(ctx context.Context) {
 			}
 			continue
 		}
+		d.entering.Add(1)
 		d.wg.Go(func() { d.serveConn(ctx, c) })
 	}
 }

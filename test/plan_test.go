@@ -96,18 +96,19 @@ func importPlan() map[string]room {
 		"sandbox/internal/closure":   {raw: true},
 		"sandbox/internal/stagewire": {own: []string{"sandbox/internal/linux"}, other: []string{jsonV2}, raw: true},
 
+		"supervisor/outcome": {other: []string{jsonV2}, raw: true},
 		"supervisor/record":  {other: []string{jsonV2}, raw: true},
 		"supervisor/relay":   {own: []string{"proto"}, raw: true, goes: true, logs: true},
 		"supervisor/socket":  {own: []string{"proto"}, raw: true, goes: true, logs: true},
 		"supervisor/ops":     {own: []string{"proto"}, other: []string{jsonV2}},
 		"supervisor/session": {own: []string{"proto", "policy", "sandbox", "cgroup", "audit", "supervisor/ops", "supervisor/record", "supervisor/relay", "supervisor/socket"}, other: []string{uuid, jsonV2}, goes: true, logs: true},
 		"supervisor": {
-			own:   []string{"proto", "policy", "sandbox", "sandbox/confine", "cgroup", "audit", "systemd", "supervisor/record", "supervisor/relay", "supervisor/socket", "supervisor/session"},
+			own:   []string{"proto", "policy", "sandbox", "sandbox/confine", "cgroup", "audit", "systemd", "supervisor/outcome", "supervisor/record", "supervisor/relay", "supervisor/socket", "supervisor/session"},
 			other: []string{uuid, jsonV2}, raw: true, goes: true, logs: true,
 		},
 
 		"cmd/pinfold": {
-			own:   []string{"attack", "audit", "proto", "proto/client", "policy", "sandbox", "cgroup", "supervisor/session"},
+			own:   []string{"attack", "audit", "proto", "proto/client", "policy", "sandbox", "cgroup", "supervisor/outcome", "supervisor/session"},
 			other: []string{cobra, jsonV2, "golang.org/x/term"}, raw: true, goes: true, logs: true,
 		},
 		"cmd/pinfoldd": {

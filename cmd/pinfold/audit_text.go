@@ -88,6 +88,8 @@ func daemonWords(event audit.Event) []string {
 		return []string{plain(string(e.Of)), strconv.FormatInt(e.Count, 10) + " since " + clock(e.Since)}
 	case *audit.SetAside:
 		return []string{plain(e.File), named("now", e.Now), plain(e.Reason)}
+	case *audit.NotUpgraded:
+		return []string{plain(e.Reason)}
 	case *audit.Gap:
 		return gapWords(e)
 	case *audit.Sealed:

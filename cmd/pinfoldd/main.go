@@ -12,7 +12,6 @@ import (
 func main() {
 	signal.Ignore(syscall.SIGPIPE) // who reads the log may go at any time; then a line is lost, and not the daemon
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	code := run(ctx, os.Args, os.Environ(), os.Stdout, os.Stderr)
-	stop()
-	os.Exit(code)
+	_ = stop // it would end sessions that are left to the next daemon
+	os.Exit(run(ctx, os.Args, os.Environ(), os.Stdout, os.Stderr))
 }

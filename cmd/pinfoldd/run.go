@@ -38,6 +38,7 @@ type options struct {
 	socket, policy, state, cgroup, stage string
 	readyFD                              int
 	version, sweep                       bool
+	takeOver                             string
 }
 
 func parse(args, env []string, stderr io.Writer) (options, error) {
@@ -52,6 +53,7 @@ func parse(args, env []string, stderr io.Writer) (options, error) {
 	f.StringVar(&o.stage, "stage", "", "start this pinfold-stage `program` (default: beside pinfoldd, else in libexec)")
 	f.IntVar(&o.readyFD, "ready-fd", -1, "write READY and a newline to this open `descriptor` when requests are taken")
 	f.BoolVar(&o.sweep, "sweep", false, "end what a daemon of this state directory that was killed has left, print it, and exit")
+	f.StringVar(&o.takeOver, "take-over", "", "take over from the daemon that serves, and its socket, which is `systemd or own`: for that daemon's use (see SIGUSR2)")
 	f.BoolVar(&o.version, "version", false, "print the version and exit")
 	f.Usage = func() {
 		_, _ = fmt.Fprintf(stderr, "Usage: pinfoldd [flags]\n\nThe Pinfold daemon: runs agents' commands in pens, in the foreground.\n\nExit codes: 0 ended on request, 1 failed, 2 bad usage.\n\nFlags:\n")
@@ -62,6 +64,9 @@ func parse(args, env []string, stderr io.Writer) (options, error) {
 	}
 	if f.NArg() > 0 {
 		return o, fmt.Errorf("cannot take argument %q: pinfoldd has flags only", f.Arg(0))
+	}
+	if o.takeOver != "" && o.takeOver != fromSystemd && o.takeOver != fromDaemon {
+		return o, fmt.Errorf("cannot use --take-over %s: %s or %s", o.takeOver, fromSystemd, fromDaemon)
 	}
 	return o, nil
 }
@@ -80,24 +85,40 @@ func run(ctx context.Context, args, env []string, stdout, stderr io.Writer) int 
 		return exitOK
 	}
 	log := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level(env)}))
-	c, err := config(o, env, log, stderr)
+	hup, usr2 := notified(syscall.SIGHUP), notified(syscall.SIGUSR2)
+	var before *predecessor
+	if o.takeOver != "" {
+		before = newPredecessor()
+	}
+	c, err := config(o, args, env, log, stderr)
 	if err == nil {
 		err = sandbox.KeepSecrets()
+	}
+	if before != nil {
+		c.TakeOver = before.tell
+		if err != nil {
+			err = before.tell(err)
+		}
 	}
 	if err == nil && o.sweep {
 		err = sweep(ctx, c, stdout)
 	} else if err == nil {
-		hup := make(chan os.Signal, 1)
-		signal.Notify(hup, syscall.SIGHUP)
-		c.Reload = hup
+		c.Reload, c.Upgrade = hup, usr2
 		err = supervisor.Serve(ctx, c)
-		signal.Stop(hup)
 	}
 	if err != nil {
 		_, _ = fmt.Fprintf(stderr, "pinfoldd: %v\n", err)
 		return exitFail
 	}
 	return exitOK
+}
+
+// notified is where a signal arrives. It is caught before the state directory's pid file
+// names this process.
+func notified(sig os.Signal) chan os.Signal {
+	c := make(chan os.Signal, 1)
+	signal.Notify(c, sig)
+	return c
 }
 
 // sweep ends what an earlier daemon has left, whatever the policy says now.
@@ -126,17 +147,11 @@ func sweep(ctx context.Context, c supervisor.Config, stdout io.Writer) error {
 	return err
 }
 
-func config(o options, env []string, log *slog.Logger, stderr io.Writer) (supervisor.Config, error) {
+func config(o options, args, env []string, log *slog.Logger, stderr io.Writer) (supervisor.Config, error) {
 	c := supervisor.Config{Socket: o.socket, State: o.state, Cgroup: o.cgroup, Stage: o.stage, Log: log, StageLog: stderr}
-	listeners, err := systemd.Listeners(env)
+	err := passed(&c, o, env)
 	if err != nil {
 		return c, err
-	}
-	if len(listeners) > 1 {
-		return c, fmt.Errorf("cannot use %d listening sockets: one is needed; see pinfoldd.socket", len(listeners))
-	}
-	if len(listeners) == 1 {
-		c.Listener = listeners[0]
 	}
 	if err := makeSocketDir(o.socket, env); err != nil {
 		return c, fmt.Errorf("cannot make the socket's directory: %w; choose another with --socket", err)
@@ -160,12 +175,39 @@ func config(o options, env []string, log *slog.Logger, stderr io.Writer) (superv
 	if err != nil {
 		log.Warn("cannot tell the service manager how this daemon is, going on", slog.Any("error", err))
 	}
+	if o.takeOver != "" {
+		o.readyFD = -1 // it was the first daemon's
+	}
 	c.Ready = func() error { return ready(manager, o.readyFD) }
+	c.Replaced = func(pid int) error { return replaced(manager, pid) }
 	c.Ending = func() error { return manager.Notify(systemd.Stopping) }
 	c.Alive = func() error { return manager.Notify(systemd.Alive) }
 	every, err := systemd.Watchdog(env)
 	c.AliveEvery = every / 2 // sd_watchdog_enabled(3) recommends half
+	if err != nil {
+		return c, err
+	}
+	c.Successor, err = successor(c, args, env)
 	return c, err
+}
+
+// passed takes the listening socket that systemd or the daemon before this one has passed.
+func passed(c *supervisor.Config, o options, env []string) error {
+	if o.takeOver != "" {
+		c.Listener, c.OwnFile = inherited(sandbox.SuccessorSocket, "socket"), o.takeOver == fromDaemon
+		return nil
+	}
+	listeners, err := systemd.Listeners(env)
+	if err != nil {
+		return err
+	}
+	if len(listeners) > 1 {
+		return fmt.Errorf("cannot use %d listening sockets: one is needed; see pinfoldd.socket", len(listeners))
+	}
+	if len(listeners) == 1 {
+		c.Listener = listeners[0]
+	}
+	return nil
 }
 
 // sources reads the policy's files: the named one or the default, then policy.d

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -101,7 +102,7 @@ func TestASuccessorIsAsThisStageWasTold(t *testing.T) {
 	program(t, dir+"/prog", `#!/bin/sh
 exec >&4
 echo "args $0 $*"; echo "env $(env | sort | tr '\n' ' ')"; echo "dir $(pwd)"; echo "umask $(umask)"
-echo "fds $(ls -m /proc/$$/fd)"; echo "sid $(cut -d' ' -f6 /proc/$$/stat) $$"
+echo "fds $(ls /proc/self/fd | tr '\n' ' ')"; echo "sid $(cut -d' ' -f6 /proc/$$/stat) $$"
 exec 4>&-
 read -r _ <&3
 `)
@@ -133,10 +134,18 @@ read -r _ <&3
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"args " + dir + "/prog --one two words\n", "env A=1 ", "dir " + dir + "\n", "umask 0027\n", fmt.Sprintf("sid %d %d\n", pid, pid), "fds 0, 1, 2, 3, 4",
+		"args " + dir + "/prog --one two words\n", "env A=1 ", "dir " + dir + "\n", "umask 0027\n", fmt.Sprintf("sid %d %d\n", pid, pid),
 	} {
 		if !strings.Contains(string(said), want) {
 			t.Errorf("the successor says\n%s; want %q", said, want)
+		}
+	}
+	known := append(inheritable(t), "0", "1", "2", "3", "4", "5") // 5: the directory that ls reads
+	_, fds, _ := strings.Cut(string(said), "fds ")
+	fds, _, _ = strings.Cut(fds, "\n")
+	for _, n := range strings.Fields(fds) {
+		if !slices.Contains(known, n) {
+			t.Errorf("the successor has descriptor %s; want none but %q", n, known)
 		}
 	}
 	if now := unix.Umask(before); now != before {
@@ -154,6 +163,26 @@ read -r _ <&3
 			t.Fatal("the successor has not ended; want its stage to see that")
 		}
 	}
+}
+
+// inheritable are descriptors that this process was started with and that every child gets.
+func inheritable(t *testing.T) []string {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, e := range entries {
+		n, err := strconv.Atoi(e.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if flags, err := unix.FcntlInt(uintptr(n), unix.F_GETFD, 0); err == nil && flags&unix.FD_CLOEXEC == 0 {
+			out = append(out, e.Name())
+		}
+	}
+	return out
 }
 
 // TestNoMessageSaysWhatSucceeds: whoever has the daemon names no program, no arguments

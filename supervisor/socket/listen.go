@@ -44,6 +44,9 @@ type Config struct {
 	// Listener is a listening Unix stream socket that was inherited, or nil. Its file
 	// is not ours: neither changed nor removed.
 	Listener *os.File
+	// OwnFile says that Listener's file is ours after all, if there is a socket at Path: a
+	// daemon before this one has made it.
+	OwnFile bool
 	// RefuseBelow is the cgroup (v2, "/…") whose members are refused, itself included:
 	// a pen is never a caller. "" refuses nobody.
 	RefuseBelow string
@@ -104,6 +107,10 @@ func Listen(c Config) (*Listener, error) {
 	if c.Listener != nil {
 		if err := l.inherit(c.Listener); err != nil {
 			return nil, fmt.Errorf("cannot use inherited socket %q: %w", c.Path, err)
+		}
+		if c.OwnFile {
+			err := unix.Lstat(c.Path, &l.made)
+			l.owned = err == nil && l.made.Mode&unix.S_IFMT == unix.S_IFSOCK
 		}
 		return l, nil
 	}
@@ -340,6 +347,20 @@ func (l *Listener) Close() error {
 		if l.ln != nil {
 			err = errors.Join(err, l.ln.Close())
 		}
+	})
+	return err
+}
+
+// File is a second descriptor of the socket, for the daemon that is to go on with it.
+func (l *Listener) File() (*os.File, error) { return l.ln.File() }
+
+// Leave stops accepting and leaves socket and file as they are: who connects waits for
+// whoever has them next. Only the first call of Leave or Close does anything.
+func (l *Listener) Leave() error {
+	var err error
+	l.once.Do(func() {
+		close(l.closed)
+		err = l.ln.Close()
 	})
 	return err
 }
