@@ -248,7 +248,7 @@ func (d *daemon) holdings() holdings {
 	}
 	out.threads = len(threads)
 	err = filepath.WalkDir(filepath.Join(d.state, "run"), func(_ string, e fs.DirEntry, err error) error {
-		if err == nil && !e.IsDir() {
+		if err == nil && !e.IsDir() && e.Name() != "daemon.json" { // the daemon's own record, as long as it runs
 			out.spools++
 		}
 		if errors.Is(err, fs.ErrNotExist) {
