@@ -91,7 +91,7 @@ func (c *cli) doctorAttack(ctx context.Context, a attackFlags) (err error) {
 	if err != nil {
 		return err
 	}
-	if slices.ContainsFunc(g.report.Attacks, func(o outcome) bool { return o.Result == attack.Broken }) {
+	if slices.ContainsFunc(g.report.Attacks, func(o attackOutcome) bool { return o.Result == attack.Broken }) {
 		c.exit = exitFailed
 	}
 	return c.printf("%s", text)

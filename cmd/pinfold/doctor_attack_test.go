@@ -15,7 +15,7 @@ import (
 func testReport() attackReport {
 	return attackReport{
 		Profile: "tools", Daemon: "private", Added: []string{"commands: /usr/bin/pinfold"}, Seconds: 1.5,
-		Attacks: []outcome{
+		Attacks: []attackOutcome{
 			{"kernel/bpf", attack.Surface, attack.Seccomp, attack.Held, "EPERM"},
 			{"network/world", attack.Network, attack.NetNS, attack.NotApplicable, "net: host: policy gives the host's network"},
 			{"stage/kill", attack.Stage, attack.IDs, attack.Broken, "it succeeded; ids must answer EPERM"},

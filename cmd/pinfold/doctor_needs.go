@@ -19,7 +19,7 @@ func (g *ground) judge(told, reasons map[string]string) {
 		if a.Harmful != "" {
 			continue
 		}
-		o := outcome{ID: a.ID, Class: a.Class, Layer: a.Layer, Result: attack.NotApplicable, Reason: reasons[a.ID]}
+		o := attackOutcome{ID: a.ID, Class: a.Class, Layer: a.Layer, Result: attack.NotApplicable, Reason: reasons[a.ID]}
 		if answer, made := told[a.ID]; made {
 			o.Result, o.Reason = a.Judge(answer)
 		} else if o.Reason == "" {

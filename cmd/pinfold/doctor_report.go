@@ -9,8 +9,8 @@ import (
 	"pinfold/attack"
 )
 
-// outcome is what became of one attack.
-type outcome struct {
+// attackOutcome is what became of one attack.
+type attackOutcome struct {
 	ID     string         `json:"id"`
 	Class  attack.Class   `json:"class"`
 	Layer  attack.Layer   `json:"layer"`
@@ -20,13 +20,13 @@ type outcome struct {
 
 // attackReport is everything that doctor --attack says.
 type attackReport struct {
-	Attacks []outcome `json:"attacks"`
-	Profile string    `json:"profile"`
-	Daemon  string    `json:"daemon"`          // its socket, or private
-	Added   []string  `json:"added,omitempty"` // what the policy of a private daemon has besides
-	Seconds float64   `json:"seconds"`
-	Spawns  int       `json:"spawns"`
-	End     string    `json:"end,omitempty"` // how the attacker ended, where it did not end well
+	Attacks []attackOutcome `json:"attacks"`
+	Profile string          `json:"profile"`
+	Daemon  string          `json:"daemon"`          // its socket, or private
+	Added   []string        `json:"added,omitempty"` // what the policy of a private daemon has besides
+	Seconds float64         `json:"seconds"`
+	Spawns  int             `json:"spawns"`
+	End     string          `json:"end,omitempty"` // how the attacker ended, where it did not end well
 }
 
 // reportFormats are the ways to print a report, by the names of --format.

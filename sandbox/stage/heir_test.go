@@ -39,7 +39,7 @@ func rootDir(t *testing.T) string {
 
 func program(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o700); err != nil { //nolint:gosec // it is executed
+	if err := os.WriteFile(path, []byte(text), 0o700); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -124,7 +124,11 @@ read -r _ <&3
 		t.Fatalf("start() = %v; want a successor", err)
 	}
 	defer linux.CloseAll(files...)
-	pid := a.(stagewire.Succeeded).Pid
+	heir, ok := a.(stagewire.Succeeded)
+	if !ok {
+		t.Fatalf("start() = %T; want a successor", a)
+	}
+	pid := heir.Pid
 	if _, _, err := h.start(c, passed); err == nil || !strings.Contains(err.Error(), "has not ended") {
 		t.Errorf("a second start() = %v; want it refused", err)
 	}
@@ -143,7 +147,7 @@ read -r _ <&3
 	known := append(inheritable(t), "0", "1", "2", "3", "4", "5") // 5: the directory that ls reads
 	_, fds, _ := strings.Cut(string(said), "fds ")
 	fds, _, _ = strings.Cut(fds, "\n")
-	for _, n := range strings.Fields(fds) {
+	for n := range strings.FieldsSeq(fds) {
 		if !slices.Contains(known, n) {
 			t.Errorf("the successor has descriptor %s; want none but %q", n, known)
 		}

@@ -202,7 +202,7 @@ func (s *server) onPen(ctx context.Context, m stagewire.Message) (any, error) {
 		}
 	case stagewire.OpReaped, stagewire.OpHello, stagewire.OpLook, stagewire.OpScratch, stagewire.OpDropScratch, stagewire.OpLaunch, stagewire.OpPrepare, stagewire.OpCommand,
 		stagewire.OpHome, stagewire.OpPlace, stagewire.OpEnd, stagewire.OpRmdir,
-		stagewire.OpAdopt, stagewire.OpSettle:
+		stagewire.OpAdopt, stagewire.OpSettle, stagewire.OpSucceed:
 	}
 	select {
 	case <-p.gone:

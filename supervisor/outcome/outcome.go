@@ -8,9 +8,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"github.com/go-json-experiment/json"
-	"golang.org/x/sys/unix"
 )
 
 // Name is the file in the state directory. It is written in place, since a daemon that
@@ -39,7 +39,7 @@ type Outcome struct {
 
 // Make makes the file where it is absent.
 func Make(state string) error {
-	f, err := os.OpenFile(filepath.Join(state, Name), os.O_WRONLY|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	f, err := os.OpenFile(filepath.Join(state, Name), os.O_WRONLY|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return fmt.Errorf("cannot make the file for answers: %w", err)
 	}

@@ -394,8 +394,7 @@ func likeness(t *testing.T, pid int) string {
 		}
 		fmt.Fprintln(&out, link, to)
 	}
-	env := strings.Split(readFile(t, fmt.Sprintf("/proc/%d/environ", pid)), "\x00")
-	for _, kv := range env {
+	for kv := range strings.SplitSeq(readFile(t, fmt.Sprintf("/proc/%d/environ", pid)), "\x00") {
 		if strings.HasPrefix(kv, "PINFOLD_TEST_MARK=") || strings.HasPrefix(kv, "NOTIFY_SOCKET=") || strings.HasPrefix(kv, "PATH=") {
 			fmt.Fprintln(&out, kv)
 		}
