@@ -28,7 +28,7 @@ func TestUnitsVerify(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		text := strings.ReplaceAll(string(data), "ExecStart=/usr/sbin/pinfoldd", "ExecStart="+program)
+		text := strings.NewReplacer("ExecStart=/usr/sbin/pinfoldd", "ExecStart="+program, "ExecReload=/usr/bin/pinfold", "ExecReload="+program).Replace(string(data))
 		if err := os.WriteFile(filepath.Join(dir, unit), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}

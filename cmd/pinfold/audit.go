@@ -19,7 +19,10 @@ import (
 const maxTailLines = 10000
 
 // defaultAudit is the audit file of the service, for an ordinary user of the own daemon.
-func (c *cli) defaultAudit() string {
+func (c *cli) defaultAudit() string { return filepath.Join(c.defaultState(), "audit.log") }
+
+// defaultState is the state directory of the service, for an ordinary user of the own daemon.
+func (c *cli) defaultState() string {
 	dir := "/var/lib/pinfold"
 	if os.Geteuid() != 0 {
 		if home := c.getenv("HOME"); filepath.IsAbs(home) {
@@ -29,7 +32,7 @@ func (c *cli) defaultAudit() string {
 			dir = filepath.Join(state, "pinfold")
 		}
 	}
-	return filepath.Join(dir, "audit.log")
+	return dir
 }
 
 func (c *cli) auditCommand() *cobra.Command {

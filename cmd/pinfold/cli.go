@@ -67,7 +67,7 @@ func (c *cli) root() *cobra.Command {
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
 	for _, command := range []func() *cobra.Command{
 		c.runCommand, c.attachCommand, c.logsCommand, c.connectCommand, c.psCommand, c.killCommand, c.statusCommand, c.explainCommand,
-		c.policyCommand, c.auditCommand, c.doctorCommand, c.versionCommand,
+		c.policyCommand, c.reloadCommand, c.auditCommand, c.doctorCommand, c.versionCommand,
 	} {
 		root.AddCommand(command())
 	}
