@@ -18,7 +18,7 @@ import (
 
 // Limits of a reload.
 const (
-	reloadTime  = 2 * time.Minute       // for the daemon, or its successor, to answer
+	reloadLimit = 2 * time.Minute       // for the daemon, or its successor, to answer
 	reloadEvery = 50 * time.Millisecond // between two looks at the answer
 )
 
@@ -120,7 +120,7 @@ func settledOutcome(ctx context.Context, state string) (o outcome.Outcome, err e
 
 // answered waits for the first answer to such a signal after count.
 func answered(ctx context.Context, state string, of outcome.Of, count int64) (outcome.Outcome, error) {
-	ctx, cancel := context.WithTimeout(ctx, reloadTime)
+	ctx, cancel := context.WithTimeout(ctx, reloadLimit)
 	defer cancel()
 	for {
 		o, err := settledOutcome(ctx, state)

@@ -25,7 +25,7 @@ func limitFiles() []string {
 	return []string{
 		"audit/audit.go", "audit/follow.go", "audit/hash.go", "audit/record.go", "audit/redact.go", "audit/rotate.go", "audit/tally.go", "audit/verify.go",
 		"cgroup/cgroup.go", "cgroup/dir.go", "cgroup/group.go", "cgroup/kill.go", "cgroup/oom.go", "cgroup/settings.go",
-		"cmd/pinfold/conn.go", "cmd/pinfold/connect.go", "cmd/pinfold/daemon.go", "cmd/pinfold/forward.go", "cmd/pinfold/logs.go",
+		"cmd/pinfold/conn.go", "cmd/pinfold/connect.go", "cmd/pinfold/daemon.go", "cmd/pinfold/reload.go", "cmd/pinfold/forward.go", "cmd/pinfold/logs.go",
 		"policy/defaults.go", "policy/environ.go", "policy/yaml.go",
 		"proto/proto.go", "proto/client/client.go",
 		"sandbox/validate.go", "sandbox/probe_child.go", "sandbox/internal/closure/closure.go", "sandbox/internal/stagewire/stagewire.go",
