@@ -271,5 +271,5 @@ func TestAKilledPID1IsTold(t *testing.T) {
 	if out := runOK(t, c, shell("echo well")); out != "well\n" {
 		t.Errorf("run = %q; want it well", out)
 	}
-	d.log.buf.Reset() // it tells of this as an error
+	d.log.forget() // it tells of this as an error
 }

@@ -143,7 +143,7 @@ func TestABrokenRecordEndsWhatItNames(t *testing.T) {
 	if !d.audited(func(l auditLine) bool { return l.Kind == "set_aside" && l.File == file }) {
 		t.Error("the audit record has no set_aside; want the file told")
 	}
-	d.log.buf.Reset() // it tells of the record as an error
+	d.log.forget() // it tells of the record as an error
 	m = d.back(m, proto.Handshake{})
 	p := attach(t, m.Client, well.ID, client.Offsets{})
 	if err := p.Write(soon(t), []byte("well\n")); err != nil {
