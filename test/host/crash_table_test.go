@@ -162,7 +162,7 @@ func lingersTooLong(t *testing.T, d *daemon) {
 // writerBlocked: it waits at keep for a client that is away, over two kills.
 func writerBlocked(t *testing.T, d *daemon) {
 	t.Helper()
-	const lines = 300_000 // more than what may be on its way to a client
+	const lines = 80_000 // more than what may be on its way to a client
 	m := d.enter()
 	p := spawn(t, m.Client, counting(lines))
 	if err := m.Close(); err != nil {
