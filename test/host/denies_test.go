@@ -48,14 +48,15 @@ func TestVerdictTellsOfDenies(t *testing.T) {
 		if diff := cmp.Diff(tt.want, v.Denies); diff != "" {
 			t.Errorf("absent: %s, %q: denies of the verdict differ (-want +got):\n%s", tt.absent, tt.script, diff)
 		}
-		log, err := os.ReadFile(filepath.Join(d.state, "audit.log"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := strings.Contains(string(log), `"denies":[{"path":"`+dir+`/.env","change":`); got != (len(tt.want) > 0) {
+		var log string
+		eventually(t, "the end is audited", func() bool { // it comes after the final event
+			log = readFile(t, filepath.Join(d.state, "audit.log"))
+			return strings.Contains(log, `"ended"`)
+		})
+		if got := strings.Contains(log, `"denies":[{"path":"`+dir+`/.env","change":`); got != (len(tt.want) > 0) {
 			t.Errorf("absent: %s, %q: audit log tells of it: %v; want %v", tt.absent, tt.script, got, len(tt.want) > 0)
 		}
-		if got := strings.Contains(string(log), `"absent":"check","level":"best_effort"`); got != (tt.absent == "check") {
+		if got := strings.Contains(log, `"absent":"check","level":"best_effort"`); got != (tt.absent == "check") {
 			t.Errorf("absent: %s: best_effort in the record: %v; want only with check", tt.absent, got)
 		}
 	}
