@@ -84,76 +84,6 @@ func TestKilledAtEveryStep(t *testing.T) {
 	}
 }
 
-// step is what begins with the next call of that number after the step before it.
-type step struct {
-	name string
-	nr   int
-}
-
-// steps of a start, as the system calls of the stage or the daemon show them.
-func (k killed) steps() []step {
-	switch {
-	case k.stage && !k.ready:
-		return []step{
-			{"look", unix.SYS_OPENAT2},
-			{"scratch", unix.SYS_FSOPEN},
-			{"view", unix.SYS_FSOPEN},
-			{"record of a placeholder", unix.SYS_RENAMEAT},
-			{"placeholder", unix.SYS_MKDIRAT},
-			{"its identity", unix.SYS_RENAMEAT},
-			{"mask", unix.SYS_MOVE_MOUNT},
-			{"Landlock", unix.SYS_LANDLOCK_CREATE_RULESET},
-			{"image", unix.SYS_MEMFD_CREATE},
-			{"gates", unix.SYS_PIPE2},
-			{"PID 1's ids", unix.SYS_SENDMSG},
-			{"first gate and command", unix.SYS_WRITE},
-			{"PID 1", unix.SYS_CLONE3},
-			{"proof", unix.SYS_GETDENTS64},
-			{"pidfds", unix.SYS_PIDFD_OPEN},
-			{"answer", unix.SYS_SENDMSG},
-		}
-	case k.stage:
-		return []step{
-			{"look", unix.SYS_OPENAT2},
-			{"compare", unix.SYS_NEWFSTATAT},
-			{"command", unix.SYS_WRITE},
-			{"proof", unix.SYS_GETDENTS64},
-			{"pidfds", unix.SYS_PIDFD_OPEN},
-			{"answer", unix.SYS_SENDMSG},
-			{"attaches of the next", unix.SYS_OPEN_TREE},
-			{"masks of the next", unix.SYS_MOVE_MOUNT},
-			{"Landlock of the next", unix.SYS_LANDLOCK_CREATE_RULESET},
-			{"gates of the next", unix.SYS_PIPE2},
-			{"PID 1 of the next", unix.SYS_CLONE3},
-			{"prepared", unix.SYS_SENDMSG},
-		}
-	case !k.ready:
-		return []step{
-			{"look", unix.SYS_SENDMSG},
-			{"scratch", unix.SYS_SENDMSG},
-			{"cgroups", unix.SYS_MKDIRAT},
-			{"limits", unix.SYS_OPENAT},
-			{"launch", unix.SYS_SENDMSG},
-			{"spool", unix.SYS_MKDIRAT},
-			{"record and last gate", unix.SYS_WRITE},
-			{"exec", unix.SYS_RECVMSG},
-			{"relay", unix.SYS_OPENAT},
-			{"answer", unix.SYS_WRITE},
-		}
-	}
-	return []step{
-		{"look", unix.SYS_SENDMSG},
-		{"command", unix.SYS_SENDMSG},
-		{"spool", unix.SYS_MKDIRAT},
-		{"record and last gate", unix.SYS_WRITE},
-		{"exec", unix.SYS_RECVMSG},
-		{"relay", unix.SYS_OPENAT},
-		{"cgroup of the next", unix.SYS_MKDIRAT},
-		{"prepare", unix.SYS_SENDMSG},
-		{"prepared", unix.SYS_RECVMSG},
-	}
-}
-
 // named finds the steps among the calls of a start.
 func (k killed) named(t *testing.T, calls []call) map[call]string {
 	t.Helper()
@@ -181,12 +111,14 @@ type slayer struct {
 	report  string   // what the command tells of itself
 	before  []string // names in the caller's tree
 	records int      // of starts, before the one that is cut short
+	waits   string   // pid of the pen that is ready
 }
 
 func newSlayer(t *testing.T, k killed) *slayer {
 	t.Helper()
 	under, project := agents(t)
-	fs := strings.Replace(plainFS, "      missing:", "      deny: [ \"${workspace}/none/at/all\", \"${workspace}/sub\" ]\n      missing:", 1)
+	put(t, project, "held/file", "") // placeholders come and go there, not in the directory that a ready pen was looked at with
+	fs := strings.Replace(plainFS, "      missing:", "      deny: [ \"${workspace}/held/none/at/all\", \"${workspace}/sub\" ]\n      missing:", 1)
 	// No session waits for its client: what the next daemon adopts, it ends.
 	d := prepare(t, strings.ReplaceAll(forCaller(under, fs+shortGrace), "    profiles: [work]\n", "    profiles: [work]\n    detach_ttl: 0s\n"))
 	s := &slayer{t: t, k: k, d: d, project: project, report: filepath.Join(project, "report")}
@@ -239,7 +171,14 @@ func (s *slayer) session() *client.Client {
 		for range 2 {
 			run(s.t, c, in(s.project, "true"))
 		}
-		eventually(s.t, "one pen is ready", func() bool { return len(s.d.readyPens()) == 1 && len(s.d.jobs()) == 1 })
+		eventually(s.t, "one pen is ready", func() bool {
+			pens := s.d.readyPens()
+			if len(pens) != 1 || len(s.d.jobs()) != 1 {
+				return false
+			}
+			s.waits = pens[0]
+			return true
+		})
 	}
 	s.records = s.started()
 	return c
@@ -280,6 +219,9 @@ func (s *slayer) begin(c *client.Client) {
 	p, err := c.Spawn(soon(s.t), s.command())
 	if err != nil {
 		return // the kill came before
+	}
+	if s.k.ready && itoa(p.PID) != s.waits {
+		s.t.Errorf("the spawn is process %d; want %s, which was ready", p.PID, s.waits)
 	}
 	until := time.Now().Add(5 * time.Second)
 	for time.Now().Before(until) && alive(s.d.cmd.Process.Pid) && !s.begun(p) {
