@@ -28,7 +28,9 @@ func (s *Stage) Prepare(ctx context.Context, conn *os.File, spec Spec, attach []
 	var q stagewire.Launch
 	var err error
 	if seen != nil {
-		q.Seen, err = stagewire.Marshal(seen)
+		if q.Seen, err = stagewire.Marshal(seen); err != nil {
+			err = fmt.Errorf("cannot encode what a command may rest on: %w", err)
+		}
 	}
 	var files []*os.File
 	if err == nil {

@@ -190,29 +190,15 @@ type Process struct {
 // next takes one record from PID 1, or looks at it, with what the kernel says of its
 // sender; the caller is the only reader.
 func (p *Process) next(ctx context.Context, receive func(*os.File, []byte) (linux.Message, error)) (launch.Record, *unix.Ucred, error) {
-	ran := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
-		defer close(ran)
-		_ = p.status.SetReadDeadline(time.Unix(1, 0)) // a closed socket wakes the reader by itself
-	})
 	buf := make([]byte, launch.MaxRecord+1) // one more: a longer record is an error, not cut
-	m, err := receive(p.status, buf)
-	if !stop() {
-		<-ran // else it could cut short a later read
-		if e := p.status.SetReadDeadline(time.Time{}); e != nil && err == nil {
-			err = e
-		}
-		if err != nil && ctx.Err() != nil {
-			return nil, nil, ctx.Err()
-		}
-	}
+	m, err := linux.ReceiveUntil(ctx, receive, p.status, buf)
+	linux.CloseNumbers(m.FDs...)
 	if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) {
 		return nil, nil, ErrLost
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot read the record of PID 1: %w", err)
 	}
-	linux.CloseNumbers(m.FDs...)
 	r, err := launch.DecodeRecord(m.Data)
 	return r, m.Cred, err
 }

@@ -272,15 +272,7 @@ func (f *finder) holds(st *procStatus) bool {
 func started(ctx context.Context, status *os.File) error {
 	ctx, cancel := context.WithTimeout(ctx, maxSettleTime)
 	defer cancel()
-	ran := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
-		defer close(ran)
-		_ = status.SetReadDeadline(time.Unix(1, 0)) // a closed socket wakes the reader by itself
-	})
-	m, err := linux.Peek(status, make([]byte, launch.MaxRecord+1))
-	if !stop() {
-		<-ran
-	}
+	m, err := linux.ReceiveUntil(ctx, linux.Peek, status, make([]byte, launch.MaxRecord+1))
 	linux.CloseNumbers(m.FDs...)
 	if err != nil {
 		return noPen("its target was not started: %v", err)

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -58,17 +57,7 @@ func (l *launcher) gate(ctx context.Context) error {
 // await returns what the target says next, or the step that failed. Who says so is told
 // by the kernel: SCM_CREDENTIALS, unix(7), with the pid as we see it.
 func (l *launcher) await(ctx context.Context) (linux.Message, launch.Record, error) {
-	ran := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
-		defer close(ran)
-		_ = l.status.SetReadDeadline(time.Unix(1, 0)) // a closed socket wakes the reader by itself
-	})
-	buf := make([]byte, launch.MaxRecord+1)
-	m, err := linux.Receive(l.status, buf)
-	if !stop() {
-		<-ran // else it could cut short a later read
-		err = errors.Join(ctx.Err(), err, l.status.SetReadDeadline(time.Time{}))
-	}
+	m, err := linux.ReceiveUntil(ctx, linux.Receive, l.status, make([]byte, launch.MaxRecord+1))
 	linux.CloseNumbers(m.FDs...)
 	if errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) {
 		err = errors.New("PID 1 ended without a word")

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 
@@ -92,21 +91,14 @@ func (f marksFile) write(m marks, flags int) error {
 	return nil
 }
 
-// put writes the whole file. It is on the way of every spawn, and an os.File costs
-// twice as much: the runtime tries to poll it.
+// put writes the whole file.
 func (f marksFile) put(page []byte, flags int) error {
-	fd, err := unix.Open(f.path, unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC|flags, 0o600)
-	for errors.Is(err, unix.EINTR) {
-		fd, err = unix.Open(f.path, unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC|flags, 0o600)
-	}
+	file, err := openRegular(f.path, unix.O_WRONLY|flags)
 	if err != nil {
-		return os.NewSyscallError("open", err)
+		return err
 	}
-	n, err := unix.Pwrite(fd, page, 0)
-	if err == nil && n < len(page) {
-		err = io.ErrShortWrite
-	}
-	return errors.Join(os.NewSyscallError("pwrite", err), os.NewSyscallError("close", unix.Close(fd)))
+	_, err = file.WriteAt(page, 0)
+	return errors.Join(err, file.Close())
 }
 
 // remember writes the marks as they are now.

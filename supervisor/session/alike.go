@@ -71,12 +71,12 @@ func (s *Session) reuse(ctx context.Context, p *process, pol *policy.Policy, g *
 	if err != nil {
 		s.log.Debug("the pen that was ready is not used, the spawn goes the whole way", attrProc(p.id), attrErr(err))
 		s.removeJob(ctx, r.job)
-		return nil, errors.Join(ctx.Err(), os.RemoveAll(st.spool))
+		return nil, errors.Join(ctx.Err(), st.disconnect())
 	}
 	p.laps.Add(pen.Laps)
 	p.laps.Lap("launch")
 	if err = s.recordDecision(p, g, nil); err != nil && pol.Audit().OnFailure == policy.FailureRefuse {
-		err = errors.Join(&auditError{err}, pen.Abort(context.WithoutCancel(ctx)), os.RemoveAll(st.spool))
+		err = errors.Join(&auditError{err}, pen.Abort(context.WithoutCancel(ctx)), st.disconnect())
 	} else {
 		p.laps.Lap("record")
 		st, err = s.begun(ctx, p, st, pen)

@@ -22,7 +22,7 @@ func newStarted(g *policy.Grant, job *cgroup.Job, shown proof) *started {
 func (s *Session) begun(ctx context.Context, p *process, st *started, pen *sandbox.Pen) (*started, error) {
 	err := s.recordStart(p, st, pen.Pid)
 	if err != nil && s.host.Policy().Audit().OnFailure == policy.FailureRefuse {
-		return nil, errors.Join(&auditError{err}, pen.Abort(context.WithoutCancel(ctx)), os.RemoveAll(st.spool))
+		return nil, errors.Join(&auditError{err}, pen.Abort(context.WithoutCancel(ctx)), st.disconnect())
 	}
 	p.laps.Lap("record-start")
 	if err := s.open(ctx, p, st, pen); err != nil {

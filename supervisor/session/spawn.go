@@ -300,7 +300,7 @@ func (s *Session) build(ctx context.Context, p *process, g *policy.Grant, k *kin
 	p.laps.Lap("launch")
 	st := newStarted(g, job, shown)
 	if err = s.register(p, st, pen.Pid, pen.Mark()); err != nil {
-		return nil, errors.Join(err, pen.Abort(context.WithoutCancel(ctx)), os.RemoveAll(st.spool))
+		return nil, errors.Join(err, pen.Abort(context.WithoutCancel(ctx)), st.disconnect())
 	}
 	p.laps.Lap("note")
 	return s.begun(ctx, p, st, pen)

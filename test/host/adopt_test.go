@@ -100,25 +100,10 @@ func outlive(t *testing.T, d *daemon) {
 func TestOutputGoesOnAtTheSameByte(t *testing.T) {
 	t.Parallel()
 	d := start(t, "")
-	const lines = 150_000
-	m := d.enter()
-	p := spawn(t, m.Client, counting(lines))
-	var out, errs strings.Builder
-	var v *proto.Verdict
-	lives := 0
-	for ; v == nil; lives++ {
-		if v = take(t, p, &out, &errs, 300_000); v != nil {
-			break
-		}
+	d.eachOnce(150_000, 4, func(m *member, _ int) *member {
 		d.crash(0)
-		m = d.back(m, proto.Handshake{})
-		p = attach(t, m.Client, p.ID, p.Offsets())
-	}
-	counted(t, "out", out.String(), lines)
-	counted(t, "err", errs.String(), lines)
-	if lives < 4 || v.Cause != proto.CauseExited || int(v.Output.Stdout) != out.Len() || v.Output.Dropped != 0 || !v.Output.Drained {
-		t.Errorf("after %d lives the verdict = %+v; want several, exited, and nothing lost", lives, v)
-	}
+		return d.back(m, proto.Handshake{})
+	})
 }
 
 // TestWhatHappensWithoutADaemonIsKnown: a process ends, or its time is up, while there is

@@ -119,33 +119,40 @@ func take(t *testing.T, p *client.Process, out, errs *strings.Builder, bytes int
 	return nil
 }
 
+// eachOnce has a process write so many lines to both streams and comes back to it by cut
+// again and again, at least so often, in the middle of them. Each line comes once, in order.
+func (d *daemon) eachOnce(lines, least int, cut func(m *member, life int) *member) {
+	d.t.Helper()
+	m := d.enter()
+	p := spawn(d.t, m.Client, counting(lines))
+	var out, errs strings.Builder
+	var v *proto.Verdict
+	lives := 0
+	for ; v == nil; lives++ {
+		if v = take(d.t, p, &out, &errs, 300_000); v != nil {
+			break
+		}
+		m = cut(m, lives)
+		p = attach(d.t, m.Client, p.ID, p.Offsets())
+	}
+	counted(d.t, "out", out.String(), lines)
+	counted(d.t, "err", errs.String(), lines)
+	if lives < least || v.Cause != proto.CauseExited || int(v.Output.Stdout) != out.Len() || v.Output.Dropped != 0 || !v.Output.Drained {
+		d.t.Errorf("after %d lives the verdict = %+v; want several, exited, and nothing lost", lives, v)
+	}
+}
+
 // TestAClientThatIsCutOffLosesNothing: its connection goes again and again in the middle
 // of output, and what it gets in all its lives is each byte once.
 func TestAClientThatIsCutOffLosesNothing(t *testing.T) {
 	t.Parallel()
 	d := start(t, "")
-	const lines = 200_000
-	m := d.enter()
-	p := spawn(t, m.Client, counting(lines))
-	var out, errs strings.Builder
-	var v *proto.Verdict
-	lives := 0
-	for ; v == nil; lives++ {
-		if v = take(t, p, &out, &errs, 300_000); v != nil {
-			break
-		}
+	d.eachOnce(200_000, 5, func(m *member, life int) *member {
 		if err := m.Close(); err != nil {
 			t.Fatal(err)
 		}
-		batch := lives%2 == 0
-		m = d.back(m, proto.Handshake{Proc: proto.ProcOptions{Batch: batch, Data: proto.DataObject}})
-		p = attach(t, m.Client, p.ID, p.Offsets())
-	}
-	counted(t, "out", out.String(), lines)
-	counted(t, "err", errs.String(), lines)
-	if lives < 5 || v.Cause != proto.CauseExited || int(v.Output.Stdout) != out.Len() || v.Output.Dropped != 0 || !v.Output.Drained {
-		t.Errorf("after %d lives the verdict = %+v; want several, exited, and nothing lost", lives, v)
-	}
+		return d.back(m, proto.Handshake{Proc: proto.ProcOptions{Batch: life%2 == 0, Data: proto.DataObject}})
+	})
 }
 
 // TestAResumedSessionSendsNothingUnasked, and its numbers go on.

@@ -1,10 +1,12 @@
 package linux
 
 import (
+	"context"
 	"errors"
 	"io"
 	"os"
 	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -116,6 +118,25 @@ func Receive(s *os.File, buf []byte) (Message, error) { return receiveOn(s, buf,
 
 // Peek is Receive that leaves the message where it is: MSG_PEEK, recv(2).
 func Peek(s *os.File, buf []byte) (Message, error) { return receiveOn(s, buf, unix.MSG_PEEK) }
+
+// ReceiveUntil is receive, which is Receive or Peek, and ends with the error of ctx once that
+// is done. Nobody else reads from s meanwhile; a later reader is not cut short.
+func ReceiveUntil(ctx context.Context, receive func(*os.File, []byte) (Message, error), s *os.File, buf []byte) (Message, error) {
+	ran := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(ran)
+		_ = s.SetReadDeadline(time.Unix(1, 0)) // a closed socket wakes the reader by itself
+	})
+	m, err := receive(s, buf)
+	if stop() {
+		return m, err
+	}
+	<-ran
+	if err != nil {
+		err = ctx.Err()
+	}
+	return m, errors.Join(err, s.SetReadDeadline(time.Time{}))
+}
 
 func receiveOn(s *os.File, buf []byte, how int) (Message, error) {
 	m, err := receive(s, buf, how)
