@@ -319,7 +319,16 @@ type Looked struct {
 
 // Same reports whether two looks found the same.
 func (l Looked) Same(o Looked) bool {
-	return l.Dir == o.Dir && slices.Equal(l.Programs, o.Programs) && slices.Equal(l.Under, o.Under)
+	return l.Dir.same(o.Dir) && slices.EqualFunc(l.Programs, o.Programs, Fact.same) && slices.EqualFunc(l.Under, o.Under, Fact.same)
+}
+
+// same leaves out what changes in a directory with each name that comes or goes there:
+// nothing rests on it.
+func (f Fact) same(o Fact) bool {
+	if f.Kind == KindDir && o.Kind == KindDir {
+		f.Size, f.MtimeNs, f.CtimeNs = o.Size, o.MtimeNs, o.CtimeNs
+	}
+	return f == o
 }
 
 // Seen is what an earlier look found. A command that rests on it goes to a prepared pen

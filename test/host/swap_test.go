@@ -90,6 +90,9 @@ func swapAround(arg string) error {
 	n := 0
 	for !over.Load() || n < s.Least {
 		rest := time.Duration(rand.IntN(4)*rand.IntN(8)) * time.Millisecond // often none at all
+		if rand.IntN(32) == 0 {
+			rest = time.Second // for a host that is so busy that a start takes long
+		}
 		for until := time.Now().Add(40 * time.Millisecond); time.Now().Before(until); {
 			one := s.Swaps[rand.IntN(len(s.Swaps))]
 			err := one.make(one.A, one.B)

@@ -210,8 +210,8 @@ func TestAStopThatWasOnlyNotedIsCarriedOut(t *testing.T) {
 		out   string
 		cause proto.Cause
 	}{
-		"SIGTERM": {record.Stop{Cause: "timeout_idle", By: "timer", Scope: "process", Due: record.Now().Add(time.Minute)}, "asked\n", proto.CauseTimeoutIdle},
-		"SIGKILL": {record.Stop{Cause: "output_limit", By: "output", Scope: "process", Due: record.Now().Add(time.Minute), Kill: true}, "", proto.CauseOutputLimit},
+		"SIGTERM": {record.Stop{Cause: "timeout_idle", By: "timer", Scope: "process"}, "asked\n", proto.CauseTimeoutIdle},
+		"SIGKILL": {record.Stop{Cause: "output_limit", By: "output", Scope: "process", Kill: true}, "", proto.CauseOutputLimit},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -222,7 +222,7 @@ func TestAStopThatWasOnlyNotedIsCarriedOut(t *testing.T) {
 			d.kill()
 			st, err := record.Open(filepath.Join(d.state, "run", "record"))
 			r := d.records().Processes[0]
-			r.Stop = row.stop
+			r.Stop, r.Stop.Due = row.stop, record.Now().Add(time.Minute)
 			if err := errors.Join(err, st.PutProcess(r)); err != nil {
 				t.Fatal(err)
 			}
