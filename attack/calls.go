@@ -18,6 +18,16 @@ type try = func(*Scene) error
 // moves it to the heap, and the attacker never collects garbage.
 func pointer[T any](p *T) uintptr { return reflect.ValueOf(p).Pointer() }
 
+// uninterrupted makes a call again that a signal has interrupted. The Go runtime sends itself
+// some, and where a socket has a timeout the kernel leaves that to the caller: signal(7).
+func uninterrupted(call func() error) error {
+	for {
+		if err := call(); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
 func text(s string) uintptr {
 	b := append([]byte(s), 0)
 	return pointer(&b[0])

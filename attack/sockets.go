@@ -121,7 +121,7 @@ func dials(kind int, host string, port int) error {
 	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &unix.Timeval{Sec: quick}); err != nil {
 		return err
 	}
-	if err := unix.Connect(fd, to); err != nil {
+	if err := uninterrupted(func() error { return unix.Connect(fd, to) }); err != nil {
 		return err
 	}
 	if kind == unix.SOCK_DGRAM {

@@ -45,7 +45,7 @@ func asks(socket string) error {
 	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: quick}); err != nil {
 		return err
 	}
-	if err := unix.Connect(fd, &unix.SockaddrUnix{Name: socket}); err != nil {
+	if err := uninterrupted(func() error { return unix.Connect(fd, &unix.SockaddrUnix{Name: socket}) }); err != nil {
 		return err
 	}
 	const hello = `{"type":"handshake/req","id":"a","version":"1.0","ts":1,"agent_id":"a","agent_caps":["proc"],"auth_token":""}` + "\n"
@@ -53,7 +53,8 @@ func asks(socket string) error {
 		return errors.New("refused")
 	}
 	answer := make([]byte, 4096)
-	n, err := unix.Read(fd, answer)
+	var n int
+	err = uninterrupted(func() (err error) { n, err = unix.Read(fd, answer); return err })
 	if err == nil && (strings.Contains(string(answer[:n]), `"ok":true`) || strings.Contains(string(answer[:n]), `"session_id"`)) {
 		return nil
 	}
