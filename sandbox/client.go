@@ -92,8 +92,8 @@ func StartStage(ctx context.Context, c StageConfig) (*Stage, error) {
 		return nil, fmt.Errorf("cannot start the stage: %w", err)
 	}
 	cmd := exec.Command(c.Path, stageArgs(c)...) //nolint:noctx // outlives ctx by design: it ends when its socket closes
-	// What it starts needs the other half. Not one: a fork holds a processor, and all other launches with it.
-	cmd.Env = []string{"GOMAXPROCS=" + strconv.Itoa(max(2, runtime.GOMAXPROCS(0)/2))}
+	// As many as its daemon, but not one: a fork holds a processor, and all other launches with it.
+	cmd.Env = []string{"GOMAXPROCS=" + strconv.Itoa(max(2, runtime.GOMAXPROCS(0)))}
 	cmd.Dir = "/"
 	cmd.Stdout, cmd.Stderr = c.Stderr, c.Stderr
 	cmd.ExtraFiles = []*os.File{theirs}
