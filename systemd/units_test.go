@@ -1,9 +1,11 @@
 package systemd
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -35,7 +37,25 @@ func TestUnitsVerify(t *testing.T) {
 		args = append(args, filepath.Join(dir, unit))
 	}
 	out, err := exec.Command(analyze, args...).CombinedOutput()
-	if err != nil || len(out) > 0 {
+	said := string(out)
+	if version(t, analyze) < 254 {
+		said = regexp.MustCompile(`(?m)^.*: Unknown key (name )?'DelegateSubgroup' in section .?Service.?, ignoring\.\n`).ReplaceAllString(said, "")
+	}
+	if err != nil || said != "" {
 		t.Errorf("systemd-analyze %s: %v\n%s\nwant no output", strings.Join(args, " "), err, out)
 	}
+}
+
+// version is that of systemd.
+func version(t *testing.T, analyze string) int {
+	t.Helper()
+	out, err := exec.Command(analyze, "--version").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var n int
+	if _, err := fmt.Sscanf(string(out), "systemd %d", &n); err != nil {
+		t.Fatalf("systemd-analyze --version = %q; want a number", out)
+	}
+	return n
 }

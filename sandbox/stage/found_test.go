@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -34,7 +35,19 @@ func runs(t *testing.T, f *os.File) int {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
-	return cmd.Process.Pid
+	own, err := linux.StatPath("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) { // Start does not always wait for the exec
+		st, err := linux.StatPath(procPath(cmd.Process.Pid, "exe"))
+		if err != nil || time.Now().After(end) {
+			t.Fatalf("StatPath(exe) = %v; want that the process executes the file within 10s", err)
+		}
+		if idOf(st) != idOf(own) {
+			return cmd.Process.Pid
+		}
+	}
 }
 
 // filled writes a program that waits to f.

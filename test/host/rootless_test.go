@@ -143,7 +143,11 @@ func ordinaryCommand(t *testing.T, dir string, cgroups []string, name string, ar
 // good, and executes its arguments.
 func becomeOrdinary(cgroups string) error {
 	for dir := range strings.FieldsSeq(cgroups) {
-		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(os.Getpid())), 0); err != nil {
+		err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(os.Getpid())), 0)
+		if errors.Is(err, syscall.EBUSY) { // what a killed daemon left has its controllers below
+			err = enterBelow(dir)
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -160,6 +164,17 @@ func becomeOrdinary(cgroups string) error {
 	}
 	env := slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "PINFOLD_TEST_HOST_") })
 	return syscall.Exec(path, os.Args[1:], env)
+}
+
+// enterBelow enters a cgroup of its own below one that was given to the user, as a service
+// manager starts what it delegates to.
+func enterBelow(dir string) error {
+	below := filepath.Join(dir, "again-"+strconv.Itoa(os.Getpid()))
+	if err := os.Mkdir(below, 0o755); err != nil {
+		return err
+	}
+	procs := filepath.Join(below, "cgroup.procs")
+	return errors.Join(os.WriteFile(procs, []byte(strconv.Itoa(os.Getpid())), 0), os.Chown(below, callerUID, callerUID), os.Chown(procs, callerUID, callerUID))
 }
 
 // startOrdinary starts a daemon of the user's.
