@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // Answer is the response of a request's own type with a reply, for an answer that
@@ -112,18 +113,43 @@ func DecodeAnswer(line []byte) (Message, error) {
 	if len(bytes.TrimSuffix(line, []byte{'\n'})) > MaxFrame {
 		return nil, fmt.Errorf("cannot read a line of %d bytes: %w", len(line), ErrFrameTooLarge)
 	}
-	var head struct {
-		Type Type `json:"type"`
-	}
-	if err := json.Unmarshal(line, &head); err != nil {
+	t, err := typeOf(line)
+	if err != nil {
 		return nil, fmt.Errorf("cannot read a line: %w", err)
 	}
-	m := newAnswer(head.Type)
+	m := newAnswer(t)
 	if m == nil {
-		return nil, fmt.Errorf("cannot read a message of type %s: %w", quote(string(head.Type)), ErrUnknownType)
+		return nil, fmt.Errorf("cannot read a message of type %s: %w", quote(string(t)), ErrUnknownType)
 	}
 	if err := json.Unmarshal(line, m); err != nil {
-		return nil, fmt.Errorf("cannot read %s: %w", head.Type, err)
+		return nil, fmt.Errorf("cannot read %s: %w", t, err)
 	}
 	return m, nil
+}
+
+// typeOf reads a line as far as its type, which a daemon writes first. The rest is not
+// looked at.
+func typeOf(line []byte) (Type, error) {
+	var t Type
+	d := jsontext.NewDecoder(bytes.NewBuffer(line))
+	start, err := d.ReadToken()
+	if err != nil {
+		return "", err
+	}
+	if start.Kind() != '{' {
+		return "", fmt.Errorf("it is %s, not an object", start.Kind())
+	}
+	for {
+		name, err := d.ReadToken()
+		if err != nil || name.Kind() == '}' {
+			return "", err
+		}
+		if name.String() == "type" {
+			err = json.UnmarshalDecode(d, &t)
+			return t, err
+		}
+		if err := d.SkipValue(); err != nil {
+			return "", err
+		}
+	}
 }

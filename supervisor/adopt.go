@@ -196,6 +196,10 @@ func (d *daemon) find(ctx context.Context, f *session.Found) {
 	if f.Job, err = d.cgroups.Adopt(f.Record.Cgroup); err != nil && !errors.Is(err, cgroup.ErrGone) {
 		log.Error("cannot adopt the cgroup of a process", slog.Any("error", err))
 	}
+	if errors.Is(err, cgroup.ErrGone) && len(f.Record.Verdict) > 0 {
+		f.Why = sandbox.ErrGone // an earlier daemon has seen its end and taken its pen away
+		return
+	}
 	if f.Why = json.Unmarshal(f.Record.Mark, &f.Mark, json.RejectUnknownMembers(true)); f.Why == nil {
 		f.Proc, f.Why = d.stage.Adopt(ctx, f.Mark)
 	}
