@@ -191,13 +191,33 @@ func (l *Log) Head() Head {
 // Append writes one event as one line by one write(2) and, with SyncEach, waits until it is on the disk. It returns ErrUnavailable when the
 // record is not surely in the file; the log then tells of the gap in the file as soon as it can be written again.
 func (l *Log) Append(s Subject, e Event) error {
+	c, err := Encode(e)
+	if err != nil {
+		return err
+	}
+	return l.Write(s, c)
+}
+
+// Encoded is an event that was redacted and encoded ahead of its time.
+type Encoded struct {
+	kind Kind
+	body []byte
+}
+
+// Encode does for Write what does not depend on the file.
+func Encode(e Event) (Encoded, error) {
 	if r, ok := e.(redacter); ok {
 		e = r.redact()
 	}
 	body, err := json.Marshal(e)
 	if err != nil {
-		return fmt.Errorf("cannot encode audit event %s: %w", e.kind(), err)
+		return Encoded{}, fmt.Errorf("cannot encode audit event %s: %w", e.kind(), err)
 	}
+	return Encoded{e.kind(), body}, nil
+}
+
+// Write is Append of an event that was encoded before; its time is now.
+func (l *Log) Write(s Subject, e Encoded) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err := l.heal(); err != nil {
@@ -206,7 +226,7 @@ func (l *Log) Append(s Subject, e Event) error {
 		}
 		return err
 	}
-	return l.append(s, e.kind(), body)
+	return l.append(s, e.kind, e.body)
 }
 
 // append writes a line for the marshalled event; the caller holds the lock and the log is healthy.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync/atomic"
 
 	"pinfold/sandbox/internal/linux"
 	"pinfold/sandbox/internal/stagewire"
@@ -16,8 +17,9 @@ var ErrStale = errors.New("the prepared pen is not what would be built now")
 // Prepared is a pen whose target waits for its command, with all that confines it in
 // force. It ends in exactly one of Launch and Abort.
 type Prepared struct {
-	pen  *Pen // without its last gate
-	call call // the request that gives it its command
+	pen   *Pen // without its last gate
+	call  call // the request that gives it its command
+	looks atomic.Uint64
 }
 
 // Prepare builds a pen beforehand. The rules are those of Launch; spec.Command is not
@@ -64,10 +66,28 @@ const (
 	OnSeen Rest = "seen" // what Prepare was told, if it is so still
 )
 
+// Look is the number of a look ahead; 0: none was made.
+type Look uint64
+
+// Ahead has the stage look, while a command of conn's client is not known yet, whether one
+// that rests on what was seen may do so. Launch of the command that is sent with the number
+// tells what was found.
+func (p *Prepared) Ahead(conn *os.File) (Look, error) {
+	n := Look(p.looks.Add(1))
+	b, err := stagewire.Marshal(stagewire.Ahead{Pen: p.pen.id, Look: uint64(n)})
+	if err == nil {
+		err = stagewire.Send(p.pen.stage.conn, stagewire.Message{Op: stagewire.OpAhead, Body: b}, conn)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("cannot have the stage look ahead: %w", err)
+	}
+	return n, nil
+}
+
 // Send gives p its command, which the client of conn asked for. Launch waits for what
 // comes of it. After an error p is gone.
-func (p *Prepared) Send(ctx context.Context, conn *os.File, c Command, rests Rest) error {
-	q := stagewire.Command{Pen: p.pen.id, Rests: rests == OnSeen}
+func (p *Prepared) Send(ctx context.Context, conn *os.File, c Command, rests Rest, look Look) error {
+	q := stagewire.Command{Pen: p.pen.id, Rests: rests == OnSeen, Look: uint64(look)}
 	var err error
 	q.Command, err = stagewire.Marshal(c)
 	defer clear(q.Command) // may hold secrets

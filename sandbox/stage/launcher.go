@@ -53,20 +53,25 @@ type launcher struct {
 	canaries launch.Confined     // what the target saw refused
 	shown    sandbox.Enforcement // what was read back before the command
 	table    *mountEvents        // of the target's mount table
+	kept     map[string]int      // files of proc(5) that are read again, by their path
 	peer     linux.Peer          // who asked for the pen
 	before   *sandbox.Seen       // what its command may rest on; nil: nothing
+	ahead    ahead
 }
 
 func newLauncher(s *server) *launcher {
-	return &launcher{s: s, m: &mounts{}, files: map[int]int{}, lent: map[int]int{}, job: -1, gate1: -1}
+	return &launcher{s: s, m: &mounts{}, files: map[int]int{}, lent: map[int]int{}, kept: map[string]int{}, job: -1, gate1: -1}
 }
 
 // wipe forgets the command, which may hold secrets.
 func (l *launcher) wipe() { clear(l.sent) }
 
-// close gives up what the launch itself no longer needs.
-func (l *launcher) close() error {
+// release gives up what no look needs.
+func (l *launcher) release() {
 	for _, n := range l.files {
+		linux.CloseNumbers(n)
+	}
+	for _, n := range l.kept {
 		linux.CloseNumbers(n)
 	}
 	linux.CloseNumbers(append(l.out, l.job, l.gate1)...)
@@ -75,6 +80,10 @@ func (l *launcher) close() error {
 		linux.CloseAll(l.gate2)
 	}
 	l.table.close()
+}
+
+// free gives up the rest.
+func (l *launcher) free() error {
 	_ = l.m.close() // a tree that could not be taken down is swept at the next start
 	return l.s.profiles.put(l.p)
 }

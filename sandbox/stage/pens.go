@@ -200,7 +200,7 @@ func (s *server) onPen(ctx context.Context, m stagewire.Message) (any, error) {
 		if err := p.kill(); err != nil {
 			return nil, err
 		}
-	case stagewire.OpReaped, stagewire.OpHello, stagewire.OpLook, stagewire.OpScratch, stagewire.OpDropScratch, stagewire.OpLaunch, stagewire.OpPrepare, stagewire.OpCommand,
+	case stagewire.OpReaped, stagewire.OpHello, stagewire.OpLook, stagewire.OpScratch, stagewire.OpDropScratch, stagewire.OpLaunch, stagewire.OpPrepare, stagewire.OpAhead, stagewire.OpCommand,
 		stagewire.OpHome, stagewire.OpPlace, stagewire.OpEnd, stagewire.OpRmdir,
 		stagewire.OpAdopt, stagewire.OpSettle, stagewire.OpSucceed:
 	}

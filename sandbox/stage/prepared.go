@@ -30,6 +30,9 @@ func (s *server) prepared(ctx context.Context, l *launcher) (any, []int, error) 
 	ctx, cancel := context.WithTimeout(ctx, gateTimeout)
 	defer cancel()
 	e, err := l.confined(ctx)
+	if err == nil {
+		err = l.keepOpen()
+	}
 	if err != nil {
 		return nil, nil, errors.Join(err, l.end(), l.close())
 	}
@@ -72,36 +75,40 @@ func (s *server) command(ctx context.Context, raw []byte, passed []int) (any, []
 	}
 	l.c = c
 	l.timed()
-	a, out, err := l.resume(ctx, peer, r.Rests)
+	rests := sandbox.OnLook
+	if r.Rests {
+		rests = sandbox.OnSeen
+	}
+	a, out, err := l.resume(ctx, peer, rests, r.Look)
 	return a, out, errors.Join(err, l.close())
 }
 
-// resume takes a prepared pen to its last gate.
-func (l *launcher) resume(ctx context.Context, peer linux.Peer, rests bool) (any, []int, error) {
+// resume takes a prepared pen to its last gate. While the target opens its program and
+// directory it is looked whether the command is still good, if nobody has looked ahead, and
+// whether the pen is: nothing of it runs before the last gate, which only the answer to a
+// yes can open.
+func (l *launcher) resume(ctx context.Context, peer linux.Peer, rests sandbox.Rest, look uint64) (any, []int, error) {
 	ctx, cancel := context.WithTimeout(ctx, gateTimeout)
 	defer cancel()
-	err := untraceable(l.s.dumpable)
-	if err == nil && !l.peer.Same(peer) {
-		err = refused("cannot give a pen of uid %d a command of uid %d", l.peer.UID, peer.UID)
-	}
-	if err == nil && rests {
-		err = l.unchanged(ctx, peer)
-	}
-	l.laps.Lap("launch.look")
-	if err == nil {
-		err = l.same()
-	}
+	err := l.isFor(peer)
 	if err == nil {
 		err = l.command()
 	}
 	l.laps.Lap("launch.command")
 	if err == nil {
-		err = l.gate(ctx)
+		err = untraceable(l.s.dumpable)
 	}
+	if err == nil {
+		err = l.looked(ctx, peer, rests, look)
+	}
+	l.laps.Lap("launch.look")
 	if err == nil {
 		err = l.holds()
 	}
 	l.laps.Lap("launch.holds")
+	if err == nil {
+		err = l.gate(ctx)
+	}
 	if err != nil {
 		return nil, nil, errors.Join(err, l.end())
 	}
@@ -218,7 +225,7 @@ func (s *pens) keep(p *pen, l *launcher) bool {
 	defer s.mu.Unlock()
 	n := 0
 	for _, q := range s.all {
-		if q.waiting() {
+		if q.waiting() != nil {
 			n++
 		}
 	}
@@ -232,17 +239,18 @@ func (s *pens) keep(p *pen, l *launcher) bool {
 	}
 	p.waits = l
 	p.expiry = time.AfterFunc(maxPreparedTime, func() {
-		if p.waiting() {
+		if p.waiting() != nil {
 			_ = p.kill() // what reaps it cleans up
 		}
 	})
 	return true
 }
 
-func (p *pen) waiting() bool {
+// waiting returns the launcher of a pen that waits for its command, and leaves it there.
+func (p *pen) waiting() *launcher {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.waits != nil
+	return p.waits
 }
 
 // take returns the launcher of a pen that waits for its command, once.

@@ -35,9 +35,10 @@ func (b *bench) prepareSeen(t *testing.T, s sandbox.Spec, seen *sandbox.Seen, at
 	return p
 }
 
-// obey gives a prepared pen its command and waits for it at its last gate.
-func (b *bench) obey(ctx context.Context, p *sandbox.Prepared, c sandbox.Command, rests sandbox.Rest) (*sandbox.Pen, error) {
-	if err := p.Send(ctx, b.conn, c, rests); err != nil {
+// obey gives a prepared pen its command, which rests on a look of its own, and waits for it
+// at its last gate.
+func (b *bench) obey(ctx context.Context, p *sandbox.Prepared, c sandbox.Command) (*sandbox.Pen, error) {
+	if err := p.Send(ctx, b.conn, c, sandbox.OnLook, 0); err != nil {
 		return nil, err
 	}
 	return p.Launch(ctx)
@@ -61,7 +62,7 @@ func TestPrepared(t *testing.T) {
 	write(t, w+"/f", "made later\n")
 	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 	defer cancel()
-	pen, err := b.obey(ctx, p, s.Command, sandbox.OnLook)
+	pen, err := b.obey(ctx, p, s.Command)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -197,7 +198,7 @@ func TestPreparedStale(t *testing.T) {
 			tt.change(w)
 			ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 			defer cancel()
-			pen, err := b.obey(ctx, r, s.Command, sandbox.OnLook)
+			pen, err := b.obey(ctx, r, s.Command)
 			if tt.stale {
 				if !errors.Is(err, sandbox.ErrStale) {
 					t.Errorf("Launch() = %v; want ErrStale", err)
@@ -248,7 +249,7 @@ func TestPreparedMaskFalls(t *testing.T) {
 	move(t, w+"/new", w+"/.env")
 	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 	defer cancel()
-	_, err := b.obey(ctx, r, s.Command, sandbox.OnLook)
+	_, err := b.obey(ctx, r, s.Command)
 	if !errors.Is(err, sandbox.ErrStale) {
 		t.Errorf("Launch() = %v; want ErrStale", err)
 	}
@@ -279,7 +280,7 @@ func TestPreparedEnds(t *testing.T) {
 			t.Helper()
 			kill(t, onlyPid(t, place+"/init"))
 			until(t, "the target to end with it", func() bool { return onlyPid(t, place+"/job") == 0 })
-			if _, err := b.obey(t.Context(), p, b.spec(testProfile(), "/bin/true").Command, sandbox.OnLook); err == nil {
+			if _, err := b.obey(t.Context(), p, b.spec(testProfile(), "/bin/true").Command); err == nil {
 				t.Error("Launch() of a dead pen = nil; want an error")
 			}
 		},

@@ -3,11 +3,13 @@ package stage_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -33,7 +35,7 @@ func (b *bench) look(r sandbox.LookRequest) *sandbox.Seen {
 }
 
 // TestSeenOnceMore: a command that rests on an earlier look goes to a prepared pen only
-// if a look finds the same when it comes.
+// if a look finds the same when it comes, or was made ahead of it.
 func TestSeenOnceMore(t *testing.T) {
 	b := newBench(t)
 	for name, tt := range map[string]struct {
@@ -43,7 +45,11 @@ func TestSeenOnceMore(t *testing.T) {
 	}{
 		"nothing": {nil, nil, false},
 		"another file": {nil, func(w string) error {
-			return os.WriteFile(w+"/sub/other", nil, 0o600) // changes the directory's own times
+			return os.WriteFile(w+"/sub/other", nil, 0o600) // changes the directory's own times, on which nothing rests
+		}, false},
+		"no rights to the directory": {nil, func(w string) error { return os.Chmod(w+"/sub", 0o700) }, true},
+		"a program with other times": {nil, func(w string) error {
+			return os.Chtimes(w+"/bin/tool", time.Unix(1, 0), time.Unix(1, 0))
 		}, true},
 		"a file elsewhere": {nil, func(w string) error { return os.WriteFile(w+"/other", nil, 0o600) }, false},
 		"another directory": {nil, func(w string) error {
@@ -60,36 +66,110 @@ func TestSeenOnceMore(t *testing.T) {
 		"another mount":            {func(s *sandbox.Seen) { s.Mount.ID++ }, nil, true},
 		"a remounted one":          {func(s *sandbox.Seen) { s.Mount.Flags ^= unix.ST_RDONLY }, nil, true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			w := workspace(t)
-			for _, d := range []string{"/sub", "/bin", "/first"} {
-				mkdir(t, w+d)
-			}
-			if err := program(w+"/bin/tool", "true"); err != nil {
-				t.Fatal(err)
-			}
-			s, d := b.inWork(testProfile(), w, "true")
-			seen := b.look(sandbox.LookRequest{Programs: []string{"tool"}, Path: []string{w + "/first", w + "/bin"}, Dir: w + "/sub"})
-			if tt.edit != nil {
-				tt.edit(seen)
-			}
-			p := b.prepareSeen(t, s, seen, d)
-			if tt.change != nil {
-				if err := tt.change(w); err != nil {
-					t.Fatal(err)
+		for _, ahead := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, ahead %v", name, ahead), func(t *testing.T) {
+				p, s, w := b.seenOnce(t, tt.edit)
+				if tt.change != nil {
+					if err := tt.change(w); err != nil {
+						t.Fatal(err)
+					}
 				}
-			}
-			ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
-			defer cancel()
-			pen, err := b.obey(ctx, p, s.Command, sandbox.OnSeen)
-			if err == nil {
-				err = pen.Abort(ctx)
-			}
-			if tt.stale != errors.Is(err, sandbox.ErrStale) || !tt.stale && err != nil {
-				t.Errorf("Launch() = %v; want stale: %v", err, tt.stale)
-			}
-		})
+				var look sandbox.Look
+				if ahead {
+					look = lookAhead(t, p, b.conn)
+				}
+				b.obeysUnless(t, p, s.Command, look, tt.stale)
+			})
+		}
 	}
+}
+
+// seenOnce is a prepared pen whose command may rest on what was seen in a workspace.
+func (b *bench) seenOnce(t *testing.T, edit func(*sandbox.Seen)) (p *sandbox.Prepared, s sandbox.Spec, w string) {
+	t.Helper()
+	w = workspace(t)
+	for _, d := range []string{"/sub", "/bin", "/first"} {
+		mkdir(t, w+d)
+	}
+	if err := program(w+"/bin/tool", "true"); err != nil {
+		t.Fatal(err)
+	}
+	s, d := b.inWork(testProfile(), w, "true")
+	seen := b.look(sandbox.LookRequest{Programs: []string{"tool"}, Path: []string{w + "/first", w + "/bin"}, Dir: w + "/sub"})
+	if edit != nil {
+		edit(seen)
+	}
+	return b.prepareSeen(t, s, seen, d), s, w
+}
+
+// obeysUnless gives a prepared pen a command that rests on what was seen, which is stale or
+// comes to the last gate.
+func (b *bench) obeysUnless(t *testing.T, p *sandbox.Prepared, c sandbox.Command, look sandbox.Look, stale bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
+	defer cancel()
+	err := p.Send(ctx, b.conn, c, sandbox.OnSeen, look)
+	if err == nil {
+		var pen *sandbox.Pen
+		if pen, err = p.Launch(ctx); err == nil {
+			err = pen.Abort(ctx)
+		}
+	}
+	if stale != errors.Is(err, sandbox.ErrStale) || !stale && err != nil {
+		t.Errorf("Launch() = %v; want stale: %v", err, stale)
+	}
+}
+
+// lookAhead has the stage look ahead of a command, and returns the number for that.
+func lookAhead(t *testing.T, p *sandbox.Prepared, conn *os.File) sandbox.Look {
+	t.Helper()
+	look, err := p.Ahead(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return look
+}
+
+// TestALookAheadIsForItsCommand: what it found is good for the command that names it, at
+// once and of the same peer; any other is looked at for itself.
+func TestALookAheadIsForItsCommand(t *testing.T) {
+	b := newBench(t)
+	changed := func(w string) {
+		if err := program(w+"/bin/tool", "exit 1"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Run("later", func(t *testing.T) {
+		p, s, w := b.seenOnce(t, nil)
+		look := lookAhead(t, p, b.conn)
+		time.Sleep(60 * time.Millisecond) // longer than the look is good for
+		changed(w)
+		b.obeysUnless(t, p, s.Command, look, true)
+	})
+	t.Run("of another command", func(t *testing.T) {
+		p, s, w := b.seenOnce(t, nil)
+		lookAhead(t, p, b.conn)
+		time.Sleep(10 * time.Millisecond) // the look is over by then, or the command does not wait for it
+		changed(w)
+		b.obeysUnless(t, p, s.Command, 0, true)
+	})
+	t.Run("of one that was never made", func(t *testing.T) {
+		p, s, w := b.seenOnce(t, nil)
+		changed(w)
+		b.obeysUnless(t, p, s.Command, lookAhead(t, p, b.conn)+1, true)
+	})
+	t.Run("of another user", func(t *testing.T) {
+		p, s, _ := b.seenOnce(t, nil)
+		b.obeysUnless(t, p, s.Command, lookAhead(t, p, connOf(t, testUID+1)), false)
+	})
+	t.Run("of what is gone", func(t *testing.T) {
+		p, _, _ := b.seenOnce(t, nil)
+		lookAhead(t, p, b.conn)
+		if err := p.Abort(t.Context()); err != nil {
+			t.Errorf("Abort() = %v; want none", err)
+		}
+		lookAhead(t, p, b.conn) // there is no command that could tell
+	})
 }
 
 func mkdir(t *testing.T, name string) {
@@ -108,7 +188,7 @@ func TestPreparedForOne(t *testing.T) {
 	b := newBench(t)
 	s := b.spec(testProfile(), "/bin/true")
 	p := b.prepare(t, s)
-	if err := p.Send(t.Context(), connOf(t, testUID+1), s.Command, sandbox.OnLook); err != nil {
+	if err := p.Send(t.Context(), connOf(t, testUID+1), s.Command, sandbox.OnLook, 0); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := p.Launch(t.Context()); err == nil || !strings.Contains(err.Error(), "cannot give a pen of uid") {
@@ -143,7 +223,7 @@ func TestPreparedStillHolds(t *testing.T) {
 			s := b.spec(f, "/bin/true")
 			p := b.prepare(t, s)
 			change(t, s, onlyPid(t, jobOf(b, s)))
-			if _, err := b.obey(t.Context(), p, s.Command, sandbox.OnLook); err == nil {
+			if _, err := b.obey(t.Context(), p, s.Command); err == nil {
 				t.Error("Launch() = nil; want an error")
 			}
 		})

@@ -168,7 +168,6 @@ func Serve(ctx context.Context, conn *os.File, c Config) (err error) {
 		case err != nil:
 			return fmt.Errorf("cannot read from the daemon: %w", err)
 		}
-		clear(buf) // argv and env may hold secrets
 		s.requests <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-s.requests }()
@@ -285,6 +284,10 @@ func (s *server) serve(ctx context.Context, m stagewire.Message, passed []int) {
 		body, fds, err = s.launch(ctx, m, passed)
 	case stagewire.OpCommand:
 		body, fds, err = s.command(ctx, m.Body, passed)
+	case stagewire.OpAhead:
+		if err = s.ahead(ctx, m.Body, passed); err == nil {
+			return // nobody waits for an answer
+		}
 	case stagewire.OpAdopt:
 		body, fds, err = s.adopt(ctx, m.Body)
 	case stagewire.OpSettle:

@@ -47,7 +47,7 @@ func (l *launcher) verify() (sandbox.Enforcement, error) {
 	if err != nil {
 		return e, failed("read the target's mounts", err)
 	}
-	if e.Rlimits, err = readLimits(l.target, f.Rlimits); err != nil {
+	if e.Rlimits, err = l.readLimits(f.Rlimits); err != nil {
 		return e, failed("read the target's limits", err)
 	}
 	e.UID, e.GID, e.Caps, e.NoNewPrivs, e.Seccomp.Mode = st.uid, st.gid, st.caps, st.noNewPrivs, st.seccomp
@@ -116,7 +116,7 @@ func (l *launcher) holds() error {
 	if err := errors.Join(l.awake(), l.inCgroups()); err != nil {
 		return err
 	}
-	limits, err := readLimits(l.target, l.p.Rlimits)
+	limits, err := l.readLimits(l.p.Rlimits)
 	if err != nil {
 		return failed("read the target's limits", err)
 	}
@@ -134,9 +134,31 @@ func (l *launcher) holds() error {
 	return err
 }
 
+// keepOpen opens what holds reads, for a pen that is to wait: to find a file of a process
+// takes longer than to read it.
+func (l *launcher) keepOpen() error {
+	for name, pid := range map[string]int{"stat": l.pid, "cgroup": l.target, "limits": l.target} {
+		n, err := linux.OpenNumber(nil, procPath(pid, name), unix.O_RDONLY, linux.Plain)
+		if err != nil {
+			return err
+		}
+		l.kept[procPath(pid, name)] = n
+	}
+	return nil
+}
+
+// readProc reads a file of a process of the pen.
+func (l *launcher) readProc(pid int, name string) ([]byte, error) {
+	path := procPath(pid, name)
+	if n, ok := l.kept[path]; ok {
+		return linux.ReadNumber(n, path, maxProcFile)
+	}
+	return linux.ReadProc(path, maxProcFile)
+}
+
 // awake refuses a pen whose PID 1 somebody has stopped: it would not tell of the start.
 func (l *launcher) awake() error {
-	stat, err := linux.ReadProc(procPath(l.pid, "stat"), maxProcFile)
+	stat, err := l.readProc(l.pid, "stat")
 	if err != nil {
 		return failed("look at PID 1", err)
 	}
@@ -253,7 +275,7 @@ func closesOnExec(info string) bool {
 
 // inCgroups checks that the target is in its cgroup in every hierarchy: proc_pid_cgroup(5).
 func (l *launcher) inCgroups() error {
-	b, err := linux.ReadProc(procPath(l.target, "cgroup"), maxProcFile)
+	b, err := l.readProc(l.target, "cgroup")
 	if err != nil {
 		return err
 	}
@@ -401,11 +423,11 @@ func readStatus(pid int) (*procStatus, error) {
 
 // readLimits returns those limits of a process that were asked for, in that
 // order, where soft and hard are the same: limits in proc(5).
-func readLimits(pid int, asked []sandbox.Rlimit) ([]sandbox.Rlimit, error) {
+func (l *launcher) readLimits(asked []sandbox.Rlimit) ([]sandbox.Rlimit, error) {
 	if len(asked) == 0 {
 		return nil, nil
 	}
-	b, err := linux.ReadProc(procPath(pid, "limits"), maxProcFile)
+	b, err := l.readProc(l.target, "limits")
 	if err != nil {
 		return nil, err
 	}
@@ -420,13 +442,13 @@ func readLimits(pid int, asked []sandbox.Rlimit) ([]sandbox.Rlimit, error) {
 		if len(v) < 2 || v[0] != v[1] {
 			continue
 		}
-		l := sandbox.Rlimit{Name: a.Name, Value: ^uint64(0)}
+		r := sandbox.Rlimit{Name: a.Name, Value: ^uint64(0)}
 		if v[0] != "unlimited" {
-			if l.Value, err = strconv.ParseUint(v[0], 10, 64); err != nil {
+			if r.Value, err = strconv.ParseUint(v[0], 10, 64); err != nil {
 				return nil, err
 			}
 		}
-		out = append(out, l)
+		out = append(out, r)
 	}
 	return out, nil
 }

@@ -19,9 +19,10 @@ func newStarted(g *policy.Grant, job *cgroup.Job, shown proof) *started {
 }
 
 // begun records a pen that waits at its last gate, and opens that.
-func (s *Session) begun(ctx context.Context, p *process, st *started, pen *sandbox.Pen) (*started, error) {
-	err := s.recordStart(p, st, pen.Pid)
-	if err != nil && s.host.Policy().Audit().OnFailure == policy.FailureRefuse {
+// pol has decided; it may be in force no more.
+func (s *Session) begun(ctx context.Context, p *process, pol *policy.Policy, st *started, pen *sandbox.Pen, records encoded) (*started, error) {
+	err := records.write()
+	if err != nil && (pol.Audit().OnFailure == policy.FailureRefuse || s.host.Policy().Audit().OnFailure == policy.FailureRefuse) {
 		return nil, errors.Join(&auditError{err}, pen.Abort(context.WithoutCancel(ctx)), st.disconnect())
 	}
 	p.laps.Lap("record-start")

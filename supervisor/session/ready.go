@@ -58,15 +58,22 @@ func sameSite(a, b sandbox.Site) bool {
 
 // kind turns a grant into what a pen for it is made of.
 func (s *Session) kind(ctx context.Context, p *process, g *policy.Grant, dir *os.File) (*kind, error) {
-	place, files, err := s.place(ctx, p, g, dir)
+	pl, files, err := s.place(ctx, p, g, dir)
 	if err != nil {
 		return nil, err
 	}
-	if g.Env, err = withEnvDir(g.Env, g.EnvDir); err != nil {
-		return nil, err
+	return kindAt(g, pl, files)
+}
+
+// kindAt is kind for a place that is known.
+func kindAt(g *policy.Grant, pl Place, files []*os.File) (_ *kind, err error) {
+	if g.Exec == policy.ExecListed {
+		if pl.Listed, err = listed(g); err != nil {
+			return nil, err
+		}
 	}
 	k := &kind{files: files, quota: cgroup.NoLimits(), controls: g.Controls}
-	k.spec, k.limits = Plan(g, place)
+	k.spec, k.limits = Plan(g, pl)
 	k.quota.Memory, k.quota.Pids, k.quota.CPU = cgroup.Bytes(g.Quota.Memory), g.Quota.Pids, g.Quota.CPU
 	for _, f := range files {
 		m, err := sandbox.MountOf(f)
@@ -90,7 +97,9 @@ type ready struct {
 
 type readyPen struct {
 	*kind
-	seen *seen
+	policy *policy.Policy // which has decided the spawn before it
+	asked  proto.Spawn    // bare: by that
+	seen   *seen
 
 	made  chan struct{} // closed once the rest stands
 	pen   *sandbox.Prepared
@@ -98,6 +107,13 @@ type readyPen struct {
 	job   *cgroup.Job
 	err   error
 	idle  *time.Timer
+}
+
+// bareRequest is a request without what may differ between spawns that one look is for.
+func bareRequest(r *proto.Spawn) proto.Spawn {
+	b := *r
+	b.Cmd, b.Env, b.Labels, b.OpID = slices.Clone(r.Cmd[:min(1, len(r.Cmd))]), nil, nil, "" // the rest may hold secrets
+	return b
 }
 
 // take returns the pen that is ready for that kind, or nil. One that is under way it
@@ -213,21 +229,21 @@ func (p *process) beside() {
 	}
 }
 
-// prepare makes a pen ready, with which goes what was seen.
-func (s *Session) prepare(k *kind, seen *seen) {
+// prepare makes a pen ready, with which goes what was seen. The files are those of its
+// attaches.
+func (s *Session) prepare(n *readyPen, files []*os.File) {
 	if !s.host.Registry.takeReady(s.account()) {
 		s.ready.leave()
-		seen.close()
+		n.seen.close()
 		return
 	}
-	n := &readyPen{kind: k.bare(), seen: seen, made: make(chan struct{})}
 	old, ok := s.ready.put(n)
 	if !ok {
 		s.host.Registry.dropReady(s.account())
-		seen.close()
+		n.seen.close()
 		return
 	}
-	n.err = s.make(n, k.files)
+	n.err = s.make(n, files)
 	if n.err == nil {
 		n.idle = time.AfterFunc(maxReadyTime, func() {
 			s.post(func() {
@@ -242,7 +258,7 @@ func (s *Session) prepare(k *kind, seen *seen) {
 		s.log.Debug("no pen is ready for the next spawn", attrErr(n.err))
 		s.host.Registry.dropReady(s.account())
 		s.ready.drop(n)
-		seen.close()
+		n.seen.close()
 	}
 	if old != nil {
 		s.discard(old)

@@ -16,10 +16,37 @@ import (
 
 // record writes one audit event of this session. What cannot be written is
 // logged; a start that policy does not allow unrecorded asks for the error.
-func (s *Session) record(e audit.Event) error {
-	err := s.host.Audit.Append(audit.Subject{Session: s.id, Caller: s.adm.Caller, UID: s.caller.UID}, e)
+func (s *Session) record(e audit.Event) error { return s.encode(e).write() }
+
+// encoded are audit events of a session that are to be written together.
+type encoded struct {
+	s    *Session
+	list []audit.Encoded
+	err  error // of those that could not be encoded
+}
+
+// encode does ahead of its time what takes long of an audit record.
+func (s *Session) encode(events ...audit.Event) encoded {
+	e := encoded{s: s}
+	for _, event := range events {
+		c, err := audit.Encode(event)
+		if err != nil {
+			e.err = errors.Join(e.err, err)
+			continue
+		}
+		e.list = append(e.list, c)
+	}
+	return e
+}
+
+// write writes all that it can: each that is missing is counted by the log.
+func (e encoded) write() error {
+	err := e.err
+	for _, c := range e.list {
+		err = errors.Join(err, e.s.host.Audit.Write(audit.Subject{Session: e.s.id, Caller: e.s.adm.Caller, UID: e.s.caller.UID}, c))
+	}
 	if err != nil {
-		s.log.Error("cannot write the audit record", attrErr(err))
+		e.s.log.Error("cannot write the audit record", attrErr(err))
 	}
 	return err
 }
@@ -29,8 +56,8 @@ func (s *Session) note(e audit.Event) {
 	_ = s.record(e) // record has logged it, and the log's health refuses the next start
 }
 
-// recordDecision records what policy said to a spawn.
-func (s *Session) recordDecision(p *process, g *policy.Grant, why error) error {
+// decision is what policy said to a spawn.
+func (s *Session) decision(p *process, g *policy.Grant, why error) audit.Decision {
 	r := p.req
 	e := audit.Decision{
 		Process: p.id, Request: r.ID, Allowed: why == nil, Profile: r.Profile, Argv: r.Cmd, Cwd: r.Cwd,
@@ -50,7 +77,7 @@ func (s *Session) recordDecision(p *process, g *policy.Grant, why error) error {
 		e.Code = string(proto.CodeInternal)
 	}
 	e.Rule, e.RuleFile, e.RuleLine = rule.Text, rule.File, rule.Line
-	return s.record(e)
+	return e
 }
 
 func file(f policy.Fact) audit.File {
@@ -75,12 +102,12 @@ func proofOf(e sandbox.Enforcement, controls []policy.Need, applied []cgroup.Set
 	return r, nil
 }
 
-// recordStart records a pen that waits at its last gate.
-func (s *Session) recordStart(p *process, st *started, pid int) error {
-	return s.record(audit.Started{
-		Process: p.id, PID: pid, Profile: st.grant.Profile, Program: s.host.Hasher.Lookup(file(st.grant.Program)),
+// start tells of a pen that waits at its last gate.
+func (s *Session) start(p *process, st *started) audit.Started {
+	return audit.Started{
+		Process: p.id, PID: st.pid, Profile: st.grant.Profile, Program: s.host.Hasher.Lookup(file(st.grant.Program)),
 		RunUID: st.proof.UID, Workspace: st.workspace, Cgroup: st.job.Path(), Enforcement: st.proof.encoded,
-	})
+	}
 }
 
 // noteFailure records a spawn that was allowed and did not come to run.

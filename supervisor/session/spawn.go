@@ -122,8 +122,9 @@ func (s *Session) launch(p *process, pol *policy.Policy) (*started, *proto.Spawn
 	ctx, cancel := context.WithDeadline(p.launching, p.asked.Add(startTime))
 	defer cancel()
 	p.laps.Lap("wait")
+	f := s.foresee(p, pol)
 	q := lookRequest(pol.Candidates(s.caller, request(&p.req.Spawn)))
-	if st, err := s.alike(ctx, p, pol, q); st != nil {
+	if st, err := s.alike(ctx, p, pol, q, f); st != nil {
 		return st, nil
 	} else if err != nil {
 		return fail(err)
@@ -134,7 +135,7 @@ func (s *Session) launch(p *process, pol *policy.Policy) (*started, *proto.Spawn
 	if _, ok := errors.AsType[*policy.Denied](err); ok {
 		s.host.Registry.denials.denied(s.caller.UID, time.Now())
 	}
-	if rerr := s.recordDecision(p, g, err); rerr != nil && err == nil && pol.Audit().OnFailure == policy.FailureRefuse {
+	if rerr := s.record(s.decision(p, g, err)); rerr != nil && err == nil && pol.Audit().OnFailure == policy.FailureRefuse {
 		return fail(&auditError{rerr})
 	}
 	if err != nil {
@@ -151,11 +152,11 @@ func (s *Session) launch(p *process, pol *policy.Policy) (*started, *proto.Spawn
 		return fail(err)
 	}
 	p.laps.Lap("plan")
-	st, err := s.begin(ctx, p, g, k)
+	st, err := s.begin(ctx, p, pol, g, k)
 	if err != nil {
 		return fail(err)
 	}
-	if s.makeReady(p, k, seen) {
+	if s.makeReady(p, pol, k, seen) {
 		seen = nil
 	}
 	return st, nil
@@ -168,20 +169,21 @@ func (s *Session) checkHost(g *policy.Grant) error {
 
 // makeReady makes a pen ready for the next spawn of a kind where one is likely, and then
 // takes over what was seen.
-func (s *Session) makeReady(p *process, k *kind, seen *seen) bool {
+func (s *Session) makeReady(p *process, pol *policy.Policy, k *kind, seen *seen) bool {
 	if !s.ready.wants(k) {
 		return false
 	}
+	n := &readyPen{kind: k.bare(), policy: pol, asked: bareRequest(&p.req.Spawn), seen: seen, made: make(chan struct{})} // the request goes with the end of its process
 	s.wg.Go(func() {
 		p.beside()
-		s.prepare(k, seen)
+		s.prepare(n, k.files)
 	})
 	return true
 }
 
 // begin takes the pen that was made ready for a spawn of this kind, or a cgroup for a
 // new one, and starts the process.
-func (s *Session) begin(ctx context.Context, p *process, g *policy.Grant, k *kind) (*started, error) {
+func (s *Session) begin(ctx context.Context, p *process, pol *policy.Policy, g *policy.Grant, k *kind) (*started, error) {
 	r, err := s.ready.take(ctx, k)
 	if err != nil {
 		return nil, err
@@ -198,7 +200,7 @@ func (s *Session) begin(ctx context.Context, p *process, g *policy.Grant, k *kin
 	var st *started
 	if err == nil {
 		inJob(&k.spec.Site, job.Path(), job.Join())
-		st, err = s.build(ctx, p, g, k, job, r)
+		st, err = s.build(ctx, p, pol, g, k, job, r)
 	}
 	if err != nil {
 		s.removeJob(ctx, job)
@@ -291,7 +293,7 @@ func (s *Session) jobBelow(name string, quota, l cgroup.Limits) (*cgroup.Job, er
 }
 
 // build brings a pen to its last gate, records it, and opens that gate.
-func (s *Session) build(ctx context.Context, p *process, g *policy.Grant, k *kind, job *cgroup.Job, ready *readyPen) (*started, error) {
+func (s *Session) build(ctx context.Context, p *process, pol *policy.Policy, g *policy.Grant, k *kind, job *cgroup.Job, ready *readyPen) (*started, error) {
 	pen, shown, err := s.raise(ctx, p, k, job, ready)
 	if err != nil {
 		return nil, err
@@ -303,7 +305,7 @@ func (s *Session) build(ctx context.Context, p *process, g *policy.Grant, k *kin
 		return nil, errors.Join(err, pen.Abort(context.WithoutCancel(ctx)), st.disconnect())
 	}
 	p.laps.Lap("note")
-	return s.begun(ctx, p, st, pen)
+	return s.begun(ctx, p, pol, st, pen, s.encode(s.start(p, st)))
 }
 
 // raise brings a pen to its last gate: the one that is ready, where it is still what
@@ -311,7 +313,7 @@ func (s *Session) build(ctx context.Context, p *process, g *policy.Grant, k *kin
 func (s *Session) raise(ctx context.Context, p *process, k *kind, job *cgroup.Job, ready *readyPen) (*sandbox.Pen, proof, error) {
 	k.spec.Command.Timed = p.laps != nil
 	if ready != nil {
-		err := ready.pen.Send(ctx, s.conn, k.spec.Command, sandbox.OnLook)
+		err := ready.pen.Send(ctx, s.conn, k.spec.Command, sandbox.OnLook, 0)
 		var pen *sandbox.Pen
 		if err == nil {
 			pen, err = ready.commanded(ctx)
@@ -346,6 +348,9 @@ func (s *Session) place(ctx context.Context, p *process, g *policy.Grant, dir *o
 	if err != nil {
 		return Place{}, nil, err
 	}
+	if g.Env, err = withEnvDir(g.Env, g.EnvDir); err != nil {
+		return Place{}, nil, err
+	}
 	pl := Place{
 		Name: g.RunAs.Name, UID: uid, GID: gid, DiskUID: s.caller.UID, DiskGID: s.caller.GID, Stdin: sandbox.StdinMode(p.req.StdinMode),
 	}
@@ -368,11 +373,6 @@ func (s *Session) place(ctx context.Context, p *process, g *policy.Grant, dir *o
 		pl.Work, files = t.id, append(files, t.dir)
 	} else {
 		pl.Work, files = sandbox.Identity(g.Workspace.Dir.ID), append(files, dir)
-	}
-	if g.Exec == policy.ExecListed {
-		if pl.Listed, err = listed(g); err != nil {
-			return Place{}, nil, err
-		}
 	}
 	return pl, files, nil
 }

@@ -42,12 +42,13 @@ func stageNew() []step {
 	}
 }
 
+// stageReady leaves out the command, which comes before the look that is made ahead of it,
+// within it, or after it.
 func stageReady() []step {
 	return []step{
 		{"look", unix.SYS_OPENAT2},
 		{"compare", unix.SYS_NEWFSTATAT},
-		{"command", unix.SYS_WRITE},
-		{"proof", unix.SYS_OPENAT},
+		{"proof", unix.SYS_LSEEK},
 		{"answer", unix.SYS_SENDMSG},
 		{"attaches of the next", unix.SYS_OPEN_TREE},
 		{"masks of the next", unix.SYS_MOVE_MOUNT},
@@ -78,6 +79,7 @@ func daemonNew() []step {
 
 func daemonReady() []step {
 	return []step{
+		{"look ahead", unix.SYS_SENDMSG},
 		{"command", unix.SYS_SENDMSG},
 		{"spool", unix.SYS_MKDIRAT},
 		{"record", unix.SYS_RENAMEAT},

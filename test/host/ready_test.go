@@ -2,7 +2,9 @@ package host
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -45,6 +47,12 @@ func twice(t *testing.T, d *daemon, c *client.Client, s proto.Spawn) (pid string
 			t.Fatalf("%v = %+v; want it to exit", s.Cmd, v)
 		}
 	}
+	return onlyReady(t, d)
+}
+
+// onlyReady waits until the only pen is one that is ready.
+func onlyReady(t *testing.T, d *daemon) (pid string) {
+	t.Helper()
 	eventually(t, "one pen is ready", func() bool {
 		pens := d.readyPens()
 		if len(pens) != 1 || len(d.jobs()) != 1 {
@@ -75,6 +83,66 @@ func TestAPenIsReadyForTheThird(t *testing.T) {
 	out, errs, v := output(t, p)
 	if v.Cause != proto.CauseExited || v.Code != 0 || !strings.HasPrefix(out, "\n/") || !strings.HasSuffix(out, "\nin\n") || errs != "" {
 		t.Errorf("third spawn = %q, %q, %+v; want an empty /tmp of its own", out, errs, v)
+	}
+}
+
+// TestAReadyPenNeedsNoOtherLook: a spawn of the same program in the same place, with other
+// arguments, is decided on what was seen for the one before.
+func TestAReadyPenNeedsNoOtherLook(t *testing.T) {
+	t.Parallel()
+	d := prepare(t, basic("", ""))
+	d.command = func(name string, args ...string) *exec.Cmd {
+		cmd := exec.Command(program(t, name), args...)
+		cmd.Env = append(os.Environ(), "PINFOLD_LOG=debug")
+		return cmd
+	}
+	if err := d.launch(); err != nil {
+		t.Fatalf("pinfoldd = %v; want it ready\n%s", err, d.log)
+	}
+	c := d.agent()
+	steps := func(s proto.Spawn) string {
+		p := spawn(t, c, s)
+		output(t, p)
+		line := regexp.MustCompile(`(?m)^.* msg=steps .*process=` + p.ID + ` .*$`)
+		eventually(t, "the steps of the spawn are logged", func() bool { return line.MatchString(d.log.String()) })
+		return line.FindString(d.log.String())
+	}
+	looked := regexp.MustCompile(` look=`)
+	if first := steps(shell("true")); !looked.MatchString(first) {
+		t.Errorf("first spawn: %s; want a look", first)
+	}
+	twice(t, d, c, shell("true"))
+	if third := steps(shell("echo third")); looked.MatchString(third) {
+		t.Errorf("third spawn: %s; want no look of its own", third)
+	}
+	d.stop()
+}
+
+// TestAPenIsReadyWhereNamesComeAndGo in the working directory, by the commands themselves
+// and as a placeholder of each pen.
+func TestAPenIsReadyWhereNamesComeAndGo(t *testing.T) {
+	t.Parallel()
+	for name, deny := range map[string]string{
+		"nothing denied":       "",
+		"an absent denied one": "      deny: [ \"${workspace}/none\" ]",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := start(t, basic("", deny))
+			c := d.agent()
+			writes := shell("echo $$ > mine; ls; rm mine")
+			pid := twice(t, d, c, writes)
+			for n := range 3 {
+				p := spawn(t, c, writes)
+				if got := itoa(p.PID); got != pid {
+					t.Errorf("spawn %d is process %s; want %s, which was ready", n+3, got, pid)
+				}
+				if out, _, v := output(t, p); v.Code != 0 || !strings.HasPrefix(out, "mine\n") {
+					t.Errorf("spawn %d = %q, %+v; want it to see its file", n+3, out, v)
+				}
+				pid = onlyReady(t, d)
+			}
+		})
 	}
 }
 

@@ -38,6 +38,7 @@ const (
 	OpDropScratch Op = "drop_scratch" // Scratch with Name alone
 	OpLaunch      Op = "launch"       // Launch + the caller's connection + attaches
 	OpPrepare     Op = "prepare"      // Launch without Command + the caller's connection + attaches; the answer is that of a launch without a target
+	OpAhead       Op = "ahead"        // Ahead + the caller's connection: look whether a command of a prepared pen may rest on what was seen, for the command that names the look; without id, and answered only where it is no request
 	OpCommand     Op = "command"      // Command + the caller's connection: what a prepared pen executes; the answer is that of a launch
 	OpAbort       Op = "abort"        // Pen: end it before its start
 	OpReaped      Op = "reaped"       // Pen: answered once its PID 1 is gone and cleaned up after
@@ -103,6 +104,13 @@ type Command struct {
 	Pen     uint64         `json:"pen"`
 	Command jsontext.Value `json:"command"`        // sandbox.Command
 	Rests   bool           `json:"rests,omitzero"` // on what was seen before: nobody has looked for it yet
+	Look    uint64         `json:"look,omitzero"`  // number of the Ahead that was asked for it; 0: none
+}
+
+// Ahead asks for a look ahead of a command.
+type Ahead struct {
+	Pen  uint64 `json:"pen"`
+	Look uint64 `json:"look"` // which the command will name; from 1
 }
 
 // ProfileKey names a profile by its JSON, byte for byte.
@@ -157,7 +165,7 @@ func SendNumbers(s *os.File, m Message, fds ...int) error {
 }
 
 // Receive takes one message from s. buf must hold MaxInline bytes; the message
-// does not point into it. The caller closes the descriptors. Any error but a
+// does not point into it, and nothing of it stays there: argv and env may hold secrets. The caller closes the descriptors. Any error but a
 // *BadMessageError ends the connection.
 func Receive(s *os.File, buf []byte) (Message, []int, error) {
 	got, err := linux.Receive(s, buf)
@@ -165,6 +173,7 @@ func Receive(s *os.File, buf []byte) (Message, []int, error) {
 		return Message{}, nil, err
 	}
 	m, fds, err := decode(got.Data, got.FDs)
+	clear(got.Data)
 	if err != nil {
 		linux.CloseNumbers(got.FDs...)
 		return m, nil, &BadMessageError{ID: m.ID, Err: err}
