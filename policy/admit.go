@@ -96,6 +96,7 @@ func (p *Policy) Admit(c Caller) (*Admission, error) {
 		Profiles:      texts(rule.profiles),
 		Quota:         rule.quota.resolve(),
 		DetachTTL:     rule.detachTTL.or(defaultDetach),
+		Retention:     rule.retention.or(defaultRetention),
 		Manage:        rule.manage.or(ManageOwn),
 		AuthTokenFile: rule.token.or(""),
 		RunAs:         rule.runAs.or(""),

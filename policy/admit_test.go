@@ -58,7 +58,7 @@ profiles: { p: { commands: [ls] } }
 	}
 	a, err = p.Admit(Caller{UID: 7, GID: 9})
 	want := Quota{Sessions: defaultSessions, Processes: defaultProcesses, Memory: Unset, Pids: Unset, Output: defaultOutput}
-	if err != nil || a.Quota != want || a.DetachTTL != 30*time.Second || a.Manage != ManageOwn {
+	if err != nil || a.Quota != want || a.DetachTTL != 30*time.Second || a.Retention != time.Hour || a.Manage != ManageOwn {
 		t.Errorf("Admit(uid 7) = %+v, %v; want the defaults", a, err)
 	}
 	a, err = p.Admit(Caller{UID: 1000, GIDs: []uint32{50}})

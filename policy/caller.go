@@ -39,6 +39,7 @@ type Admission struct {
 	Profiles      []string // in the order in which they are tried
 	Quota         Quota
 	DetachTTL     time.Duration // how long a session waits for its client to come back; 0: not at all
+	Retention     time.Duration // how long a finished process is kept; 0: not at all
 	Manage        Manage
 	AuthTokenFile string // absolute path of a file that holds the token; empty: none is asked for
 	RunAs         string // as whom this caller runs whatever the profile says; empty: the profile decides

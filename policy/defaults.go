@@ -22,6 +22,7 @@ const (
 	defaultProcesses = 64
 	defaultOutput    = 256 * MiB
 	defaultDetach    = 30 * time.Second
+	defaultRetention = time.Hour
 	defaultTmpSize   = 256 * MiB
 	defaultMemory    = 1 * GiB
 	defaultPids      = 256

@@ -31,6 +31,7 @@ type callerRule struct {
 	profiles  []word
 	quota     quotaRule
 	detachTTL opt[time.Duration]
+	retention opt[time.Duration]
 	manage    opt[Manage]
 	token     opt[string]
 	runAs     opt[string]

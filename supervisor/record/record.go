@@ -86,6 +86,7 @@ type Admission struct {
 	Manage    string   `json:"manage,omitzero"`
 	RunAs     string   `json:"run_as,omitzero"`
 	DetachTTL Nanos    `json:"detach_ttl_ns"`
+	Retention Nanos    `json:"retention_ns"`
 	Sessions  int      `json:"sessions"`  // of the caller; 0: no limit
 	Processes int      `json:"processes"` // likewise
 }

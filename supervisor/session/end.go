@@ -248,7 +248,7 @@ func (s *Session) retain(p *process) {
 		return
 	}
 	s.yield(p)
-	s.timer(p, retention-time.Since(p.end.at), func() { s.step(p, Forgotten) })
+	s.timer(p, s.adm.Retention-time.Since(p.end.at), func() { s.step(p, Forgotten) })
 	p.kept = true
 	kept, most := 0, s.host.Registry.keep(s.account())
 	for _, id := range slices.Backward(slices.Clone(s.order)) {

@@ -23,7 +23,7 @@ func Restore(h *Host, r record.Session, found []Found) *Session {
 	a, c := r.Admission, r.Caller
 	adm := &policy.Admission{
 		Caller: a.Caller, Rule: policy.Rule(a.Rule), Profiles: a.Profiles, Manage: policy.Manage(a.Manage), RunAs: a.RunAs,
-		DetachTTL: time.Duration(a.DetachTTL), Quota: policy.Quota{Sessions: a.Sessions, Processes: a.Processes},
+		DetachTTL: time.Duration(a.DetachTTL), Retention: time.Duration(a.Retention), Quota: policy.Quota{Sessions: a.Sessions, Processes: a.Processes},
 	}
 	caller := policy.Caller{UID: c.UID, GID: c.GID, GIDs: c.GIDs, Name: c.Name, Home: c.Home, Unit: c.Unit, UnitKnown: c.UnitKnown}
 	o := Options{Role: proto.Role(r.Role), Form: proto.DataForm(r.Form), Batch: r.Batch}

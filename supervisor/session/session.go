@@ -23,7 +23,6 @@ import (
 // Limits of one session.
 const (
 	maxIDs      = 4096                    // request ids remembered to refuse a second use
-	retention   = time.Hour               // how long a finished process is kept
 	maxDenials  = 1024                    // different refusals counted
 	drainTime   = 900 * time.Millisecond  // for the pipes after the last process is gone
 	finalTime   = 5 * time.Millisecond    // for the final event to go before its pen is taken down

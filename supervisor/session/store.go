@@ -141,7 +141,7 @@ func (s *Session) noteSession() error {
 		Caller: record.Caller{UID: c.UID, GID: c.GID, GIDs: c.GIDs, Name: c.Name, Home: c.Home, Unit: c.Unit, UnitKnown: c.UnitKnown},
 		Admission: record.Admission{
 			Caller: a.Caller, Rule: record.Rule(a.Rule), Profiles: a.Profiles, Manage: string(a.Manage), RunAs: a.RunAs,
-			DetachTTL: record.Nanos(a.DetachTTL), Sessions: a.Quota.Sessions, Processes: a.Quota.Processes,
+			DetachTTL: record.Nanos(a.DetachTTL), Retention: record.Nanos(a.Retention), Sessions: a.Quota.Sessions, Processes: a.Quota.Processes,
 		},
 		Role: string(s.opts.Role), Form: string(s.opts.Form), Batch: s.opts.Batch,
 	}, s.host.Records.PutSession)

@@ -262,6 +262,34 @@ func TestWhatIsFinishedIsKeptOverAKill(t *testing.T) {
 	}
 }
 
+// TestAFinishedProcessIsForgotten once its retention is over, also where the daemon was
+// killed meanwhile; nothing of it is left then.
+func TestAFinishedProcessIsForgotten(t *testing.T) {
+	t.Parallel()
+	d := start(t, basic("    retention: 3s\n", ""))
+	m := d.enter()
+	p := spawn(t, m.Client, shell(`seq 3`))
+	other := spawn(t, m.Client, shell(`echo ready; sleep 600`))
+	await(t, other, "ready\n")
+	output(t, p)
+	ended := time.Now()
+	d.crash(0)
+	m = d.back(m, proto.Handshake{})
+	if out, _, _ := output(t, attach(t, m.Client, p.ID, client.Offsets{})); out != "1\n2\n3\n" {
+		t.Errorf("after a kill = %q; want the output of the finished process", out)
+	}
+	eventually(t, "the finished process is forgotten", func() bool {
+		list, err := m.List(soon(t), "")
+		return err == nil && len(list) == 1
+	})
+	if took := time.Since(ended); took < 2900*time.Millisecond {
+		t.Errorf("it was forgotten after %s; want it kept for 3s", took)
+	}
+	if left, err := filepath.Glob(filepath.Join(d.state, "run", "*", p.ID+"*")); err != nil || len(left) > 0 || len(d.records().Processes) != 1 {
+		t.Errorf("of the forgotten process are left %q and records of %d processes, %v; want one, of the other", left, len(d.records().Processes), err)
+	}
+}
+
 // TestAnEndIsAuditedOnce: the daemon was killed between the note of a verdict and its
 // audit record, or right after that.
 func TestAnEndIsAuditedOnce(t *testing.T) {
