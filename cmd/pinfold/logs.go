@@ -27,6 +27,7 @@ type logs struct {
 	stdout bool
 	stderr bool
 	raw    bool
+	lines  int // the last so many; below 0: all
 }
 
 func (c *cli) logsCommand() *cobra.Command {
@@ -39,11 +40,18 @@ func (c *cli) logsCommand() *cobra.Command {
 			"The exit status is 0 however the process ended.",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case f.lines > maxLogLines:
+				return usage(errorf("cannot print %d lines: it is 0 to %d", f.lines, maxLogLines))
+			case f.lines >= 0 && f.asJSON:
+				return usage(errorf("cannot print the last lines as events: --tail and --json exclude each other"))
+			}
 			return f.with(cmd.Context(), c, func(l *link) error { return c.logs(cmd.Context(), l, &f, args[0]) })
 		},
 	}
 	f.flags(c, cmd)
 	cmd.Flags().BoolVarP(&f.follow, "follow", "f", false, "go on with what it writes, until it ends")
+	cmd.Flags().IntVarP(&f.lines, "tail", "n", -1, "begin with the last `N` lines; below 0 all")
 	cmd.Flags().BoolVar(&f.stdout, "stdout", false, "its standard output alone")
 	cmd.Flags().BoolVar(&f.stderr, "stderr", false, "its errors alone")
 	cmd.Flags().BoolVar(&f.raw, "raw", false, "write its bytes to a terminal as they are")
@@ -57,16 +65,25 @@ func (c *cli) logs(ctx context.Context, l *link, f *logs, id string) error {
 	}
 	v := c.viewer("logs", f.raw)
 	v.skipStdout, v.skipStderr = f.stderr && !f.stdout, f.stdout && !f.stderr
+	if f.lines >= 0 {
+		v.last = &lastLines{most: f.lines}
+	}
+	goesOn := f.follow || p.Attached.Status != proto.StatusRunning
 	for {
-		e, err := f.next(ctx, p)
+		e, err := next(ctx, p, goesOn && v.last == nil)
 		switch {
 		case err != nil:
 			return fail(exitFailed, "pinfold ps", errorf("cannot follow %s: %w", plain(id), err))
 		case e == nil:
-			return nil
+			if err := v.release(); err != nil || !goesOn {
+				return err
+			}
+			continue
 		case f.asJSON:
 			err = c.message(e)
-		case !e.Final():
+		case e.Final():
+			err = v.release()
+		default:
 			err = v.show(e)
 		}
 		if err != nil || e.Final() {
@@ -75,18 +92,26 @@ func (c *cli) logs(ctx context.Context, l *link, f *logs, id string) error {
 	}
 }
 
-// next waits for the next event; nil: there is no more to wait for.
-func (f *logs) next(ctx context.Context, p *client.Process) (*proto.ReadEvent, error) {
-	if f.follow || p.Attached.Status != proto.StatusRunning {
+// held is how many bytes of characters that are not whole the daemon holds back at most, in
+// both streams.
+const held = 2 * (utf8.UTFMax - 1)
+
+// left is how many bytes are still to come of those that were there at first.
+func left(p *client.Process) int64 {
+	at := p.Offsets()
+	return max(int64(p.Attached.Stdout.To)-at.Stdout, 0) + max(int64(p.Attached.Stderr.To)-at.Stderr, 0)
+}
+
+// next waits for the next event, or only for what was there at first; nil: all of that has
+// come.
+func next(ctx context.Context, p *client.Process, ever bool) (*proto.ReadEvent, error) {
+	if ever {
 		return p.Next(ctx)
 	}
-	at := p.Offsets()
-	left := max(int64(p.Attached.Stdout.To)-at.Stdout, 0) + max(int64(p.Attached.Stderr.To)-at.Stderr, 0)
-	const held = 2 * (utf8.UTFMax - 1) // of a character's bytes in both streams
-	switch {
-	case left == 0:
-		return nil, nil //nolint:nilnil // all that there was is printed
-	case left > held:
+	switch n := left(p); {
+	case n == 0:
+		return nil, nil //nolint:nilnil // all that there was has come
+	case n > held:
 		return p.Next(ctx)
 	}
 	short, cancel := context.WithTimeout(ctx, tailWait)
@@ -103,6 +128,7 @@ type viewer struct {
 	stdout, stderr         io.Writer
 	skipStdout, skipStderr bool
 	gap                    func(proto.Stream, *proto.Gap)
+	last                   *lastLines // what is shown once all has come that was there at first; nil: all is shown as it comes
 }
 
 // viewer returns one for a command; bytes of a process that may be hostile reach a
@@ -121,18 +147,26 @@ func (c *cli) viewer(command string, raw bool) *viewer {
 }
 
 func (v *viewer) show(e *proto.ReadEvent) error {
-	w, skip := v.stdout, v.skipStdout
-	if e.StreamType == proto.Stderr {
-		w, skip = v.stderr, v.skipStderr
-	}
-	if skip {
+	if e.StreamType == proto.Stderr && v.skipStderr || e.StreamType != proto.Stderr && v.skipStdout {
 		return nil
 	}
 	if e.Gap != nil {
 		v.gap(e.StreamType, e.Gap)
 		return nil
 	}
-	if _, err := w.Write(e.Data.Text); err != nil {
+	if v.last != nil {
+		v.last.add(e.StreamType, e.Data.Text)
+		return nil
+	}
+	return v.write(e.StreamType, e.Data.Text)
+}
+
+func (v *viewer) write(s proto.Stream, text []byte) error {
+	w := v.stdout
+	if s == proto.Stderr {
+		w = v.stderr
+	}
+	if _, err := w.Write(text); err != nil {
 		return errorf("cannot write the output of the process: %w", err)
 	}
 	return nil

@@ -61,6 +61,13 @@ func TestLogs(t *testing.T) {
 		"its stderr":               {proto.StatusRunning, "one\ntwo\n", nil, []string{"--stderr"}, result{0, "", "err\n"}},
 		"both":                     {proto.StatusRunning, "one\ntwo\n", nil, []string{"--stderr", "--stdout"}, result{0, "one\ntwo\n", "err\n"}},
 		"with a gap":               {proto.StatusFailed, "one\ntwo\n", []proto.Message{lost, failed}, nil, result{0, "one\ntwo\n", "err\npinfold logs: bytes 8 to 20 of stdout are gone\n"}},
+		"its last line":            {proto.StatusRunning, "one\ntwo\n", nil, []string{"-n", "1"}, result{0, "", "err\n"}},
+		"its last two lines":       {proto.StatusRunning, "one\ntwo\n", nil, []string{"--tail", "2"}, result{0, "two\n", "err\n"}},
+		"no line, followed":        {proto.StatusRunning, "one\ntwo\n", []proto.Message{later, failed}, []string{"-f", "-n", "0"}, result{0, "later\n", ""}},
+		"its last of stdout":       {proto.StatusFailed, "one\ntwo", []proto.Message{failed}, []string{"--stdout", "-n", "1"}, result{0, "two", ""}},
+		"the last of few bytes":    {proto.StatusRunning, "a\nb\n", nil, []string{"--stdout", "-n", "1"}, result{0, "b\n", ""}},
+		"half a character after":   {proto.StatusFailed, "a\nb\xc3", []proto.Message{failed}, []string{"--stdout", "-n", "1"}, result{0, "b\xc3", ""}},
+		"more than there are":      {proto.StatusFailed, "one\n", []proto.Message{failed}, []string{"-n", "99"}, result{0, "one\n", "err\n"}},
 		"raw where no terminal is": {proto.StatusRunning, "\x1b[2J\xff\n", nil, nil, result{0, "\x1b[2J\xff\n", "err\n"}},
 	} {
 		t.Run(name, func(t *testing.T) {
