@@ -306,7 +306,8 @@ func (s *crashes) checkEnd() {
 	}
 	s.d.stop()
 	starts, ends := map[string]int{}, map[string][]string{}
-	for _, l := range s.d.auditLines() {
+	lines := s.d.auditLines()
+	for _, l := range lines {
 		switch l.Kind {
 		case "started":
 			starts[l.Process]++
@@ -325,6 +326,11 @@ func (s *crashes) checkEnd() {
 	for id, n := range starts {
 		if n != 1 || len(ends[id]) != 1 || told[id] != "" && told[id] != ends[id][0] {
 			s.t.Errorf("process %s has %d starts and the ends %v in the audit record; want one each, and %q", id, n, ends[id], told[id])
+			for _, l := range lines {
+				if strings.Contains(l.raw, id) {
+					s.t.Log(l.raw)
+				}
+			}
 		}
 	}
 	for id := range told {
