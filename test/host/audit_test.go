@@ -40,12 +40,25 @@ type auditLine struct {
 // auditLines are the lines of the daemon's audit log up to now.
 func (d *daemon) auditLines() []auditLine {
 	d.t.Helper()
-	data, err := os.ReadFile(filepath.Join(d.state, "audit.log"))
+	return d.auditLinesOf(filepath.Join(d.state, "audit.log"))
+}
+
+// allAuditLines are also those of the files that were closed at a rotation.
+func (d *daemon) allAuditLines() (out []auditLine) {
+	d.t.Helper()
+	closed, err := filepath.Glob(filepath.Join(d.state, "audit.log.d", "*"))
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	var out []auditLine
-	for line := range strings.Lines(string(data)) {
+	for _, name := range closed {
+		out = append(out, d.auditLinesOf(name)...)
+	}
+	return append(out, d.auditLines()...)
+}
+
+func (d *daemon) auditLinesOf(name string) (out []auditLine) {
+	d.t.Helper()
+	for line := range strings.Lines(readFile(d.t, name)) {
 		e := auditLine{raw: strings.TrimSpace(line)}
 		if err := json.Unmarshal([]byte(line), &e); err != nil {
 			d.t.Fatalf("audit line %q = %v; want JSON", line, err)

@@ -306,7 +306,7 @@ func (s *crashes) checkEnd() {
 	}
 	s.d.stop()
 	starts, ends := map[string]int{}, map[string][]string{}
-	lines := s.d.auditLines()
+	lines := s.d.allAuditLines()
 	for _, l := range lines {
 		switch l.Kind {
 		case "started":
@@ -317,6 +317,8 @@ func (s *crashes) checkEnd() {
 				s.t.Fatal(err)
 			}
 			ends[l.Process] = append(ends[l.Process], v.Cause)
+		case "start_failed": // its stage was killed before the last gate was opened: it never ran
+			ends[l.Process] = append(ends[l.Process], l.Code)
 		case "adopted":
 			s.score.add("adopted")
 		case "session_adopted":
