@@ -109,7 +109,7 @@ func callerFields() []field[callerRule] {
 		{key{"detach_ttl", plain(shapeTime), "time", "30s", "How long a session whose client went away is kept for it."}, func(d *decoder, n *node, t *callerRule) {
 			keep(n, &t.detachTTL)(d.time(n))
 		}},
-		{key{"retention", plain(shapeTime), "time", "1h", "How long a finished process can be asked about and its output read again, within its session; `off`: not once its client has been told of its end."}, func(d *decoder, n *node, t *callerRule) {
+		{key{"retention", plain(shapeTime), "time", "1h", "How long after its end a process can be asked about and its output read, within its session, whether anybody has read it or not; `off`: not at all. Where it is less than detach_ttl, a client that comes back may find nothing of what ended meanwhile."}, func(d *decoder, n *node, t *callerRule) {
 			keep(n, &t.retention)(d.time(n))
 		}},
 		{key{"manage", wordOf("none", "own", "all"), "", "own", "What an operator's connection of this caller may see and end: nothing, the processes of its own uid, or all."}, func(d *decoder, n *node, t *callerRule) {

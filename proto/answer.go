@@ -130,7 +130,6 @@ func DecodeAnswer(line []byte) (Message, error) {
 // typeOf reads a line as far as its type, which a daemon writes first. The rest is not
 // looked at.
 func typeOf(line []byte) (Type, error) {
-	var t Type
 	d := jsontext.NewDecoder(bytes.NewBuffer(line))
 	start, err := d.ReadToken()
 	if err != nil {
@@ -145,7 +144,8 @@ func typeOf(line []byte) (Type, error) {
 			return "", err
 		}
 		if name.String() == "type" {
-			err = json.UnmarshalDecode(d, &t)
+			var t Type
+			err := json.UnmarshalDecode(d, &t)
 			return t, err
 		}
 		if err := d.SkipValue(); err != nil {

@@ -92,26 +92,19 @@ func (c *cli) logs(ctx context.Context, l *link, f *logs, id string) error {
 	}
 }
 
-// held is how many bytes of characters that are not whole the daemon holds back at most, in
-// both streams.
-const held = 2 * (utf8.UTFMax - 1)
-
-// left is how many bytes are still to come of those that were there at first.
-func left(p *client.Process) int64 {
-	at := p.Offsets()
-	return max(int64(p.Attached.Stdout.To)-at.Stdout, 0) + max(int64(p.Attached.Stderr.To)-at.Stderr, 0)
-}
-
 // next waits for the next event, or only for what was there at first; nil: all of that has
 // come.
 func next(ctx context.Context, p *client.Process, ever bool) (*proto.ReadEvent, error) {
 	if ever {
 		return p.Next(ctx)
 	}
-	switch n := left(p); {
-	case n == 0:
+	at := p.Offsets()
+	left := max(int64(p.Attached.Stdout.To)-at.Stdout, 0) + max(int64(p.Attached.Stderr.To)-at.Stderr, 0)
+	const held = 2 * (utf8.UTFMax - 1) // of a character's bytes in both streams
+	switch {
+	case left == 0:
 		return nil, nil //nolint:nilnil // all that there was has come
-	case n > held:
+	case left > held:
 		return p.Next(ctx)
 	}
 	short, cancel := context.WithTimeout(ctx, tailWait)

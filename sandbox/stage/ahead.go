@@ -28,7 +28,6 @@ type ahead struct {
 
 type aheadLook struct {
 	number uint64
-	peer   linux.Peer
 	began  time.Time
 	done   chan struct{} // closed once err stands
 	err    error
@@ -60,7 +59,10 @@ func (s *server) ahead(ctx context.Context, raw []byte, passed []int) error {
 // lookAhead looks whether the command that names this look may rest on what was seen. While
 // another look is under way it does nothing: the command then looks for itself.
 func (l *launcher) lookAhead(ctx context.Context, peer linux.Peer, number uint64) error {
-	a := &aheadLook{number: number, peer: peer, began: time.Now(), done: make(chan struct{})}
+	if err := l.isFor(peer); err != nil {
+		return err
+	}
+	a := &aheadLook{number: number, began: time.Now(), done: make(chan struct{})}
 	l.ahead.mu.Lock()
 	if l.ahead.closed || l.ahead.busy {
 		l.ahead.mu.Unlock()
@@ -68,11 +70,9 @@ func (l *launcher) lookAhead(ctx context.Context, peer linux.Peer, number uint64
 	}
 	l.ahead.busy, l.ahead.last = true, a
 	l.ahead.mu.Unlock()
-	if a.err = l.isFor(peer); a.err == nil {
-		ctx, cancel := context.WithTimeout(ctx, maxAhead) // for its turn: later than that it is good for nothing
-		defer cancel()
-		a.err = l.still(ctx, peer, sandbox.OnSeen)
-	}
+	ctx, cancel := context.WithTimeout(ctx, maxAhead) // for its turn: later than that it is good for nothing
+	defer cancel()
+	a.err = l.still(ctx, peer, sandbox.OnSeen)
 	close(a.done)
 	l.ahead.mu.Lock()
 	l.ahead.busy = false
@@ -108,7 +108,7 @@ func (l *launcher) looked(ctx context.Context, peer linux.Peer, rests sandbox.Re
 	l.ahead.mu.Lock()
 	a := l.ahead.last
 	l.ahead.mu.Unlock()
-	if a == nil || number != a.number || rests != sandbox.OnSeen || !a.peer.Same(peer) || time.Since(a.began) > maxAhead {
+	if a == nil || number != a.number || rests != sandbox.OnSeen || time.Since(a.began) > maxAhead {
 		return l.still(ctx, peer, rests)
 	}
 	select {

@@ -92,12 +92,12 @@ func (l *launcher) resume(ctx context.Context, peer linux.Peer, rests sandbox.Re
 	defer cancel()
 	err := l.isFor(peer)
 	if err == nil {
+		err = untraceable(l.s.dumpable) // before it has what may be secret
+	}
+	if err == nil {
 		err = l.command()
 	}
 	l.laps.Lap("launch.command")
-	if err == nil {
-		err = untraceable(l.s.dumpable)
-	}
 	if err == nil {
 		err = l.looked(ctx, peer, rests, look)
 	}

@@ -39,7 +39,7 @@ func (s *Session) encode(events ...audit.Event) encoded {
 	return e
 }
 
-// write writes all that it can: each that is missing is counted by the log.
+// write writes all that it can; what the file does not take the log counts.
 func (e encoded) write() error {
 	err := e.err
 	for _, c := range e.list {

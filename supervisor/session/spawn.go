@@ -342,7 +342,7 @@ func (n *readyPen) commanded(ctx context.Context) (*sandbox.Pen, error) {
 }
 
 // place fills in what the plan needs beside the grant, and the descriptors of its
-// attaches in their order.
+// attaches in their order. The grant's environment gets what is in its envdir.
 func (s *Session) place(ctx context.Context, p *process, g *policy.Grant, dir *os.File) (Place, []*os.File, error) {
 	uid, gid, err := s.runIDs(g)
 	if err != nil {

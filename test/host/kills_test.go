@@ -117,8 +117,7 @@ type slayer struct {
 func newSlayer(t *testing.T, k killed) *slayer {
 	t.Helper()
 	under, project := agents(t)
-	put(t, project, "held/file", "") // placeholders come and go there, not in the directory that a ready pen was looked at with
-	fs := strings.Replace(plainFS, "      missing:", "      deny: [ \"${workspace}/held/none/at/all\", \"${workspace}/sub\" ]\n      missing:", 1)
+	fs := strings.Replace(plainFS, "      missing:", "      deny: [ \"${workspace}/none/at/all\", \"${workspace}/sub\" ]\n      missing:", 1)
 	// No session waits for its client: what the next daemon adopts, it ends.
 	d := prepare(t, strings.ReplaceAll(forCaller(under, fs+shortGrace), "    profiles: [work]\n", "    profiles: [work]\n    detach_ttl: 0s\n"))
 	s := &slayer{t: t, k: k, d: d, project: project, report: filepath.Join(project, "report")}
@@ -171,14 +170,7 @@ func (s *slayer) session() *client.Client {
 		for range 2 {
 			run(s.t, c, in(s.project, "true"))
 		}
-		eventually(s.t, "one pen is ready", func() bool {
-			pens := s.d.readyPens()
-			if len(pens) != 1 || len(s.d.jobs()) != 1 {
-				return false
-			}
-			s.waits = pens[0]
-			return true
-		})
+		s.waits = onlyReady(s.t, s.d)
 	}
 	s.records = s.started()
 	return c

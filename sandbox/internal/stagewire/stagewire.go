@@ -165,8 +165,8 @@ func SendNumbers(s *os.File, m Message, fds ...int) error {
 }
 
 // Receive takes one message from s. buf must hold MaxInline bytes; the message
-// does not point into it, and nothing of it stays there: argv and env may hold secrets. The caller closes the descriptors. Any error but a
-// *BadMessageError ends the connection.
+// does not point into it, and nothing of it stays there: argv and env may hold secrets.
+// The caller closes the descriptors. Any error but a *BadMessageError ends the connection.
 func Receive(s *os.File, buf []byte) (Message, []int, error) {
 	got, err := linux.Receive(s, buf)
 	if err != nil {
