@@ -7,14 +7,11 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
-	"strconv"
 	"syscall"
 )
 
 func main() {
-	if n, err := strconv.Atoi(os.Getenv("GOMAXPROCS")); err != nil || n <= 0 {
-		runtime.GOMAXPROCS(max(1, runtime.GOMAXPROCS(0)/2)) // the other half is for what it starts, the stage first of all
-	}
+	runtime.GOMAXPROCS(processors(os.Getenv("GOMAXPROCS"), runtime.GOMAXPROCS(0)))
 	signal.Ignore(syscall.SIGPIPE) // who reads the log may go at any time; then a line is lost, and not the daemon
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	_ = stop // it would end sessions that are left to the next daemon
