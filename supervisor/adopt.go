@@ -14,7 +14,6 @@ import (
 
 	"pinfold/audit"
 	"pinfold/cgroup"
-	"pinfold/proto"
 	"pinfold/sandbox"
 	"pinfold/supervisor/record"
 	"pinfold/supervisor/session"
@@ -122,21 +121,20 @@ func (d *daemon) setAside() {
 	}
 }
 
-// findAll looks for every process of a session that goes on.
+// findAll looks for every process of a session that goes on. Of those of others the audit record
+// gets the end.
 func (d *daemon) findAll(ctx context.Context, sessions map[string]record.Session) []session.Found {
-	var all []session.Found
+	var all, rest []session.Found
 	for _, r := range d.found.Processes {
+		f := session.Found{Record: r, Ended: r.Audited}
 		if _, ok := sessions[r.Session]; ok {
-			all = append(all, session.Found{Record: r})
-			continue
-		}
-		d.log.Error("a process of an earlier daemon has no session any more, ending it", slog.String("process", r.ID), slog.String("session", r.Session))
-		if len(r.Verdict) == 0 {
-			d.note(audit.Subject{Session: r.Session}, audit.Ended{Process: r.ID, Verdict: audit.Verdict{
-				Cause: string(proto.CauseLost), By: "unknown", StartedAt: r.Begun.Shown(), EndedAt: time.Now(),
-			}})
+			all = append(all, f)
+		} else {
+			rest = append(rest, f)
 		}
 	}
+	d.findEnds(all, rest)
+	d.tellEnds(rest)
 	turns := make(chan struct{}, adoptAtOnce)
 	var wg sync.WaitGroup
 	for i := range all {
@@ -147,18 +145,21 @@ func (d *daemon) findAll(ctx context.Context, sessions map[string]record.Session
 		})
 	}
 	wg.Wait()
-	d.findEnds(all)
 	return all
 }
 
 // findEnds finds out which ends the audit record tells of: of one that was only just
-// noted it may not.
-func (d *daemon) findEnds(all []session.Found) {
-	var open []*session.Found
+// noted it may, and so it may of one of rest that a start before this one has told.
+func (d *daemon) findEnds(all, rest []session.Found) {
+	open := map[string]*session.Found{}
 	for i := range all {
-		all[i].Ended = all[i].Record.Audited
-		if len(all[i].Record.Verdict) > 0 && !all[i].Ended {
-			open = append(open, &all[i])
+		if f := &all[i]; len(f.Record.Verdict) > 0 && !f.Ended {
+			open[f.Record.ID] = f
+		}
+	}
+	for i := range rest {
+		if f := &rest[i]; !f.Ended {
+			open[f.Record.ID] = f
 		}
 	}
 	if len(open) == 0 {
@@ -178,11 +179,26 @@ func (d *daemon) findEnds(all []session.Found) {
 		if err != nil {
 			continue
 		}
-		for _, o := range open {
-			if ended, ok := e.(*audit.Ended); ok && ended.Process == o.Record.ID {
-				o.Ended = true
-			}
+		if ended, ok := e.(*audit.Ended); ok && open[ended.Process] != nil {
+			open[ended.Process].Ended = true
 		}
+	}
+}
+
+// tellEnds tells the audit record of processes that have no session any more.
+func (d *daemon) tellEnds(rest []session.Found) {
+	for i := range rest {
+		r := &rest[i].Record
+		log := d.log.With(slog.String("process", r.ID), slog.String("session", r.Session))
+		log.Error("a process of an earlier daemon has no session any more, ending it")
+		if rest[i].Ended {
+			continue
+		}
+		e, err := session.End(r)
+		if err != nil {
+			log.Error("cannot read the verdict of a process", slog.Any("error", err))
+		}
+		d.note(audit.Subject{Session: r.Session}, e)
 	}
 }
 

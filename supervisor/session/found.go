@@ -54,7 +54,7 @@ func (s *Session) takeUpProcess(f *Found) {
 	}
 	if err := s.reconnect(p, st); err != nil {
 		s.log.Error("cannot take up the output of a process, ending it", attrProc(p.id), attrErr(err))
-		s.abandon(p, st)
+		s.abandon(p, st, f.Ended)
 		return
 	}
 	p.start = st
@@ -107,11 +107,19 @@ func (s *Session) reconnect(p *process, st *started) error {
 }
 
 // abandon ends a process that cannot be taken up: nothing of it is left.
-func (s *Session) abandon(p *process, st *started) {
+func (s *Session) abandon(p *process, st *started, audited bool) {
 	p.stop()
+	v, err := stood(&p.noted.r)
+	if err != nil {
+		s.log.Error("cannot read the verdict of a process", attrProc(p.id), attrErr(err))
+	}
 	if len(p.noted.r.Verdict) == 0 {
 		s.host.Registry.dropProcess(s.account())
-		s.note(audit.Ended{Process: p.id, Verdict: auditVerdict(verdict(facts{cause: proto.CauseLost, by: "daemon", started: st.at, shown: st.shown, end: ending{lost: true, at: time.Now()}}))})
+		v.By = "daemon"
+		s.noteEnd(p, facts{end: ending{at: v.EndedAt.Time()}}, v)
+	}
+	if !audited {
+		s.noteAudit(p, v)
 	}
 	s.host.Registry.disown(p.id)
 	s.wg.Go(func() {
@@ -119,10 +127,10 @@ func (s *Session) abandon(p *process, st *started) {
 			s.killCgroup(p.id, st)
 		}
 		s.dismantle(p.id, st)
+		s.forgetProcess(p) // first: without its spool it would be taken up as one that wrote nothing
 		if err := st.disconnect(); err != nil {
 			s.log.Warn("cannot remove the spool", attrProc(p.id), attrErr(err))
 		}
-		s.forgetProcess(p)
 	})
 }
 
@@ -168,10 +176,10 @@ func (s *Session) goOn(p *process, f *Found) {
 // takeUpKept goes on with a process whose verdict stood: what was left of its pen goes,
 // and it is kept for the rest of its time.
 func (s *Session) takeUpKept(p *process, f *Found) {
-	p.verdict = &proto.Verdict{}
-	if err := json.Unmarshal(f.Record.Verdict, p.verdict); err != nil {
+	var err error
+	if p.verdict, err = stood(&f.Record); err != nil {
 		s.log.Error("cannot read the verdict of a process", attrProc(p.id), attrErr(err))
-		*p.verdict = *verdict(facts{end: ending{lost: true, at: p.end.at}, started: p.start.at, shown: p.start.shown, counts: p.start.out.Counts()})
+		p.verdict.Output = output(p.start.out.Counts())
 	}
 	p.delivered = f.Record.Told
 	if !f.Ended { // the daemon was killed before it could
@@ -181,8 +189,36 @@ func (s *Session) takeUpKept(p *process, f *Found) {
 	p.unwatch()
 	st := p.start
 	if st.proc != nil || st.job != nil {
-		s.wg.Go(func() { s.dismantle(p.id, st) })
+		s.wg.Go(func() {
+			if st.job != nil { // it may have been abandoned
+				s.killCgroup(p.id, st)
+			}
+			s.dismantle(p.id, st)
+		})
 	}
 	p.state = Ended
 	s.step(p, Delivered)
+}
+
+// stood is the verdict of a process as an earlier daemon noted it; where there is none, or it
+// cannot be read, that the process is lost.
+func stood(r *record.Process) (*proto.Verdict, error) {
+	lost := ending{lost: true, at: time.Now()}
+	if !r.Exited.IsZero() {
+		lost.at = r.Exited.Time()
+	}
+	var err error
+	if len(r.Verdict) > 0 {
+		v := &proto.Verdict{}
+		if err = json.Unmarshal(r.Verdict, v); err == nil {
+			return v, nil
+		}
+	}
+	return verdict(facts{end: lost, started: r.Begun.Time(), shown: r.Begun.Shown()}), err
+}
+
+// End is what the audit record is to have of a process that is not taken up.
+func End(r *record.Process) (audit.Ended, error) {
+	v, err := stood(r)
+	return audit.Ended{Process: r.ID, Verdict: auditVerdict(v)}, err
 }

@@ -28,8 +28,10 @@ const (
 	soakGrowth = 32 << 20
 )
 
+// soakPolicy forgets finished processes soon: what is kept of them is meant to grow until it is bounded, and would hide a leak.
 const soakPolicy = `    quota: { sessions: 4096, processes: 4096, output: 1GiB }
     detach_ttl: 1s
+    retention: 2s
     manage: all`
 
 // soakProfile gives a start the time that it may take on a machine where so many start at once.

@@ -257,8 +257,8 @@ func TestWhatIsFinishedIsKeptOverAKill(t *testing.T) {
 	if list, err := m.List(soon(t), ""); err != nil || len(list) != 1 || *list[0].ExitCode != 5 || list[0].Verdict == nil || list[0].Argv[2] != `seq 3; echo no >&2; exit 5` {
 		t.Errorf("List = %+v, %v; want the process as it was", list, err)
 	}
-	if n := d.ends(p.ID); n != 1 {
-		t.Errorf("the audit record tells of its end %d times; want once", n)
+	if got := d.ends(p.ID); len(got) != 1 {
+		t.Errorf("the audit record tells of its end %q; want once", got)
 	}
 }
 
@@ -291,51 +291,86 @@ func TestAFinishedProcessIsForgotten(t *testing.T) {
 }
 
 // TestAnEndIsAuditedOnce: the daemon was killed between the note of a verdict and its
-// audit record, or right after that.
+// audit record, or right after that; and what the next one needs to take the process up
+// may be broken.
 func TestAnEndIsAuditedOnce(t *testing.T) {
 	t.Parallel()
-	d := start(t, "")
+	for _, row := range []struct {
+		name   string
+		damage func(d *daemon, r record.Process) error
+		kept   int
+	}{
+		{"whole", func(*daemon, record.Process) error { return nil }, 3},
+		{"no session", func(d *daemon, r record.Process) error {
+			return os.WriteFile(filepath.Join(d.state, "run", "record", "session", r.Session+".json"), []byte("{"), 0o600)
+		}, 0},
+		{"no spool", func(d *daemon, r record.Process) error {
+			dir := filepath.Join(d.state, "run", "spool", r.ID)
+			return errors.Join(os.RemoveAll(dir), os.WriteFile(dir, nil, 0o600))
+		}, 0},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			t.Parallel()
+			d := start(t, "")
+			auditedOnce(t, d, row.damage)
+			eventually(t, "what cannot be taken up is forgotten", func() bool { return len(d.records().Processes) == row.kept })
+			d.crash(0) // to a log without what was damaged
+		})
+	}
+}
+
+func auditedOnce(t *testing.T, d *daemon, damage func(*daemon, record.Process) error) {
+	t.Helper()
 	m := d.enter()
-	told, untold := spawn(t, m.Client, shell("exit 3")), spawn(t, m.Client, shell("echo ready; sleep 600"))
+	told, untold, running := spawn(t, m.Client, shell("exit 3")), spawn(t, m.Client, shell("echo ready; sleep 600")), spawn(t, m.Client, shell("echo ready; sleep 600"))
 	output(t, told)
 	await(t, untold, "ready\n")
+	await(t, running, "ready\n")
 	eventually(t, "the end is noted", func() bool {
 		return slices.ContainsFunc(d.records().Processes, func(r record.Process) bool { return r.ID == told.ID && r.Audited && r.Told })
 	})
 	d.kill()
 	killPID1(t, untold.PID)
+	killPID1(t, running.PID)
 	st, err := record.Open(filepath.Join(d.state, "run", "record"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := d.records().Processes
-	a, b := all[slices.IndexFunc(all, func(r record.Process) bool { return r.ID == told.ID })], all[slices.IndexFunc(all, func(r record.Process) bool { return r.ID == untold.ID })]
+	all := map[string]record.Process{}
+	for _, r := range d.records().Processes {
+		all[r.ID] = r
+	}
+	a, b := all[told.ID], all[untold.ID]
 	a.Audited, a.Told = false, false
 	b.Verdict, b.Exited = a.Verdict, a.Exited
 	if err := errors.Join(st.PutProcess(a), st.PutProcess(b)); err != nil {
 		t.Fatal(err)
 	}
+	for _, r := range all {
+		if err := damage(d, r); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if err := d.launch(); err != nil {
 		t.Fatalf("pinfoldd = %v; want it ready\n%s", err, d.log)
 	}
 	d.crash(0)
-	for _, id := range []string{told.ID, untold.ID} {
-		if n := d.ends(id); n != 1 {
-			t.Errorf("the audit record tells %d times how process %s ended; want once", n, id)
+	for id, cause := range map[string]proto.Cause{told.ID: proto.CauseExited, untold.ID: proto.CauseExited, running.ID: proto.CauseLost} {
+		if got := d.ends(id); len(got) != 1 || !strings.Contains(got[0], `"cause":"`+string(cause)+`"`) {
+			t.Errorf("the audit record tells of the end of process %s %q; want it once, %s", id, got, cause)
 		}
 	}
 }
 
-// ends counts the audit records of a process's end.
-func (d *daemon) ends(id string) int {
+// ends are the verdicts that the audit record tells of a process.
+func (d *daemon) ends(id string) (verdicts []string) {
 	d.t.Helper()
-	n := 0
 	for _, l := range d.auditLines() {
 		if l.Kind == "ended" && l.Process == id {
-			n++
+			verdicts = append(verdicts, string(l.Verdict))
 		}
 	}
-	return n
+	return verdicts
 }
 
 // TestQuotasCountWhatWasAdopted: processes and sessions.
