@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -210,13 +211,13 @@ func startPen(tb testing.TB, c penConfig, b Build, prog *image.Program, im *os.F
 	if cmd.Dir == "" {
 		cmd.Dir = "/"
 	}
-	area, registers, err := cmd.Encode()
+	encoded, err := cmd.Encode()
 	if err != nil {
 		tb.Fatal(err)
 	}
-	p.command = registers
+	p.command = slices.Concat(encoded.Open, encoded.Exec)
 	written := their(must(linux.AnonymousFile("command")))
-	if _, err := written.Write(area); err != nil {
+	if _, err := written.Write(encoded.Area); err != nil {
 		tb.Fatal(err)
 	}
 	files[image.FDCommand] = linux.FD(written)

@@ -76,7 +76,7 @@ func TestStraceEqualsProgram(t *testing.T) {
 	pids := strings.Fields(read("pids"))
 	w := &walker{t: t, steps: steps, regs: map[int]int64{
 		int(image.RegStatus): image.FDStatus, int(image.RegUID): 65533, int(image.RegGID): 65533,
-		int(image.RegInitUID): 65532, int(image.RegInitGID): 65532, int(image.RegScript): 0,
+		int(image.RegInitUID): 65532, int(image.RegInitGID): 65532, int(image.RegAct): image.ActExec,
 	}}
 	_, init, ok := cutLine(read("t."+pids[0]), "execve", "= 0") // execve(2) or execveat(2)
 	if !ok {

@@ -49,26 +49,38 @@ func (c *compiler) target() {
 	c.Call("rt_sigprocmask", []image.Arg{image.Named(unix.SIG_SETMASK, "SIG_SETMASK"), image.Quads("[]", 0), image.Null(), image.Int(8)})
 	c.announce(image.RecordConfined, image.ConfinedSize)
 
-	// 7. The command; program and directory as this user reaches them inside the view.
-	size := 8 * image.Commanded
-	c.Call("read", []image.Arg{image.Int(image.FDGate1), image.Address(image.RegPath), image.Int(size)}, image.Want(size))
+	// 7. Program and directory as this user reaches them inside the view.
+	c.words()
+	c.Label("open")
 	c.Call("openat", []image.Arg{atCWD, image.Value(image.RegPath), openPath, image.Int(0)}, image.Want(image.FDProgram))
 	c.Call("openat", []image.Arg{
 		atCWD, image.Value(image.RegDir), image.Named(unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, "O_PATH|O_DIRECTORY|O_CLOEXEC"), image.Int(0),
 	}, image.Want(image.FDDir))
 	c.Call("fchdir", []image.Arg{image.Int(image.FDDir)})
 
-	// 8. The last gate, the exec.
+	// 8. The last gate; the exec, unless others are to be opened.
 	c.announce(image.RecordWaiting, image.WaitingSize)
 	c.gate(image.FDGate2)
+	c.words()
+	c.Test(image.RegAct, image.If(image.ActOpen, "others"))
 	c.Set(image.RegReady, image.Int(1))
-	c.Test(image.RegScript, image.If(1, "script"))
+	c.Test(image.RegAct, image.If(image.ActScript, "script"))
 	c.Call("execveat", []image.Arg{
 		image.Int(image.FDProgram), image.Text(""), image.Value(image.RegArgv), image.Value(image.RegEnvp),
 		image.Named(unix.AT_EMPTY_PATH, "AT_EMPTY_PATH"),
 	}) // Linux 3.19
 	c.Label("script")
 	c.Call("execve", []image.Arg{image.Value(image.RegPath), image.Value(image.RegArgv), image.Value(image.RegEnvp)})
+	c.Label("others")
+	c.Call("close", []image.Arg{image.Int(image.FDProgram)})
+	c.Call("close", []image.Arg{image.Int(image.FDDir)})
+	c.Goto("open")
+}
+
+// words reads what the stage has to say of a command.
+func (c *compiler) words() {
+	size := 8 * image.Commanded
+	c.Call("read", []image.Arg{image.Int(image.FDGate1), image.Address(image.RegPath), image.Int(size)}, image.Want(size))
 }
 
 // announce says how far the target has come, to whoever looks at it there.

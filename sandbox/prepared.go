@@ -22,22 +22,18 @@ type Prepared struct {
 	looks atomic.Uint64
 }
 
-// Prepare builds a pen beforehand. The rules are those of Launch; spec.Command is not
-// looked at. seen is what its command may rest on; nil: nothing.
+// Prepare builds a pen beforehand. The rules are those of Launch. Of spec.Command only its
+// Opening is looked at: its target has that open then, and a command of another one opens
+// what it needs when it comes; one without a program: nothing. seen is what its command may
+// rest on; nil: nothing.
 func (s *Stage) Prepare(ctx context.Context, conn *os.File, spec Spec, attach []*os.File, seen *Seen) (*Prepared, error) {
+	q, err := beforehand(spec.Command.Opening(), seen)
+	if err != nil {
+		return nil, err
+	}
 	spec.Command = Command{}
 	var l Launched
-	var q stagewire.Launch
-	var err error
-	if seen != nil {
-		if q.Seen, err = stagewire.Marshal(seen); err != nil {
-			err = fmt.Errorf("cannot encode what a command may rest on: %w", err)
-		}
-	}
-	var files []*os.File
-	if err == nil {
-		files, err = s.build(ctx, stagewire.OpPrepare, spec, q, &l, s.abandon, append([]*os.File{conn}, attach...))
-	}
+	files, err := s.build(ctx, stagewire.OpPrepare, spec, q, &l, s.abandon, append([]*os.File{conn}, attach...))
 	if err != nil {
 		return nil, err
 	}
@@ -46,6 +42,21 @@ func (s *Stage) Prepare(ctx context.Context, conn *os.File, spec Spec, attach []
 		return nil, err
 	}
 	return &Prepared{pen: p}, nil
+}
+
+// beforehand is what a request to prepare says of the command to come.
+func beforehand(o Opening, seen *Seen) (q stagewire.Launch, err error) {
+	if o.Program != "" {
+		if q.Opening, err = stagewire.Marshal(o); err != nil {
+			return q, fmt.Errorf("cannot encode what is to be opened: %w", err)
+		}
+	}
+	if seen != nil {
+		if q.Seen, err = stagewire.Marshal(seen); err != nil {
+			return q, fmt.Errorf("cannot encode what a command may rest on: %w", err)
+		}
+	}
+	return q, nil
 }
 
 // Enforcement is what the kernel showed of the pen.

@@ -339,6 +339,23 @@ type Seen struct {
 	Mount   MountFacts  `json:"mount"` // of Looked.Dir, where it was found
 }
 
+// Opening is what the target opens for a command before the last gate.
+type Opening struct {
+	Program   string   `json:"program"` // path inside the view
+	ProgramID Identity `json:"program_id"`
+	Dir       string   `json:"dir"` // working directory inside the view
+	DirID     Identity `json:"dir_id"`
+}
+
+// Opening is what the target opens for c.
+func (c *Command) Opening() Opening {
+	return Opening{Program: c.Program, ProgramID: c.ProgramID, Dir: c.Dir, DirID: c.DirID}
+}
+
+// Known says whether both files were looked at: only then two Openings that are equal are of
+// the same files.
+func (o Opening) Known() bool { return o.ProgramID != (Identity{}) && o.DirID != (Identity{}) }
+
 // Status is what PID 1 of a pen reports at the end of its target.
 type Status struct {
 	Exited                                        bool          `json:"exited"` // false: killed by Signal

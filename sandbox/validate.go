@@ -46,6 +46,13 @@ func (c *Command) Validate() error {
 	return p.err()
 }
 
+// Validate says what is wrong with an Opening as Spec.Validate does.
+func (o Opening) Validate() error {
+	var p problems
+	p.opening(o)
+	return p.err()
+}
+
 // ValidateSite is Validate for a Spec whose Command is not known yet.
 func (s Spec) ValidateSite() error {
 	var p problems
@@ -245,9 +252,13 @@ func floors() []Control {
 }
 
 func (p *problems) command(c *Command) {
-	p.inside("program", c.Program)
-	p.path("working directory", c.Dir)
+	p.opening(c.Opening())
 	p.args(c)
+}
+
+func (p *problems) opening(o Opening) {
+	p.inside("program", o.Program)
+	p.path("working directory", o.Dir)
 }
 
 func (p *problems) site(c *Site, f *Profile) {

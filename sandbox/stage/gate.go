@@ -37,7 +37,7 @@ func (l *launcher) confined(ctx context.Context) (sandbox.Enforcement, error) {
 }
 
 // gate waits until the target waits at its last gate, and looks there at what it has
-// opened for its command.
+// opened.
 func (l *launcher) gate(ctx context.Context) error {
 	m, r, err := l.await(ctx)
 	if err != nil {
@@ -47,11 +47,52 @@ func (l *launcher) gate(ctx context.Context) error {
 		return failed("wait for the last gate", fmt.Errorf("%+v sent %T", m.Cred, r))
 	}
 	l.laps.Lap("launch.gate")
-	if err := l.opened(); err != nil {
+	if err := l.sameOpen(); err != nil {
 		return failed("check that program and directory are what was looked at", err)
 	}
+	l.opened = true
 	l.laps.Lap("launch.opened")
 	return nil
+}
+
+// open has the target open program and directory before its command is known.
+func (l *launcher) open() error {
+	e, err := launch.Command{Program: l.opening.Program, Dir: l.opening.Dir, Argv: []string{""}}.Encode()
+	if err == nil {
+		err = l.send(e.Area, e.Open)
+	}
+	return err
+}
+
+// command gives the target its command, and has it open program and directory unless it
+// has those open: it then waits at the last gate, through which it comes to the words.
+func (l *launcher) command() error {
+	c := launch.Command{Program: l.c.Program, Dir: l.c.Dir, Argv: l.c.Argv, Env: l.c.Env, Script: l.c.Script}
+	e, err := c.Encode()
+	if err != nil {
+		return err
+	}
+	defer clear(e.Area) // may hold secrets
+	o := l.c.Opening()
+	if l.opened && o.Known() && o == *l.opening {
+		return l.send(e.Area, e.Exec)
+	}
+	if err := l.send(e.Area, append(e.Open, e.Exec...)); err != nil {
+		return err
+	}
+	if l.opened {
+		_, err = l.gate2.Write([]byte{1})
+	}
+	l.opening, l.opened = &o, false
+	return err
+}
+
+// send puts a command where the target finds it, and sends words of it.
+func (l *launcher) send(area, words []byte) error {
+	if _, err := l.area.WriteAt(area, 0); err != nil {
+		return err
+	}
+	return linux.WriteNumber(l.gate1, words)
 }
 
 // await returns what the target says next, or the step that failed. Who says so is told

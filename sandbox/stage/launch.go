@@ -73,6 +73,11 @@ func (l *launcher) read(m stagewire.Message) (err error) {
 	if (m.Op == stagewire.OpPrepare) != (len(r.Command) == 0) {
 		return refused("cannot launch without a command, nor prepare a pen with one")
 	}
+	if len(r.Opening) > 0 {
+		if l.opening, err = readOpening(r.Opening); err != nil {
+			return err
+		}
+	}
 	if len(r.Seen) > 0 {
 		if err := stagewire.Unmarshal(r.Seen, &l.before); err != nil {
 			return refused("cannot read what was seen: %w", err)
@@ -97,6 +102,17 @@ func launchKey(r stagewire.Launch) (string, error) {
 		return stagewire.ProfileKey(r.Profile), nil
 	}
 	return r.Key, nil
+}
+
+func readOpening(raw []byte) (*sandbox.Opening, error) {
+	var o sandbox.Opening
+	if err := stagewire.Unmarshal(raw, &o); err != nil {
+		return nil, refused("cannot read what is to be opened: %w", err)
+	}
+	if err := o.Validate(); err != nil {
+		return nil, refused("%w", err)
+	}
+	return &o, nil
 }
 
 func readCommand(raw []byte) (*sandbox.Command, error) {

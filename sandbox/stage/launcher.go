@@ -50,6 +50,8 @@ type launcher struct {
 	target  int
 	started bool
 
+	opening  *sandbox.Opening    // what the target has open, or is to open next; nil: nothing
+	opened   bool                // it was seen to have
 	canaries launch.Confined     // what the target saw refused
 	shown    sandbox.Enforcement // what was read back before the command
 	table    *mountEvents        // of the target's mount table
@@ -344,8 +346,12 @@ func (l *launcher) start() error {
 	if err == nil {
 		err = linux.WriteNumber(l.gate1, []byte{1})
 	}
-	if err == nil && l.c != nil {
+	switch {
+	case err != nil:
+	case l.c != nil:
 		err = l.command()
+	case l.opening != nil:
+		err = l.open()
 	}
 	if err != nil {
 		return failed("open the first gate", err)
@@ -372,20 +378,6 @@ func (l *launcher) start() error {
 		delete(l.files, n)
 	}
 	return nil
-}
-
-// command sends the command through the first gate.
-func (l *launcher) command() error {
-	c := launch.Command{Program: l.c.Program, Dir: l.c.Dir, Argv: l.c.Argv, Env: l.c.Env, Script: l.c.Script}
-	area, registers, err := c.Encode()
-	if err != nil {
-		return err
-	}
-	defer clear(area) // may hold secrets
-	if err := linux.WriteNumber(linux.FD(l.area), area); err != nil {
-		return err
-	}
-	return linux.WriteNumber(l.gate1, registers)
 }
 
 // reapPid takes the status of a child that has no pidfd.

@@ -30,6 +30,9 @@ func (s *server) prepared(ctx context.Context, l *launcher) (any, []int, error) 
 	ctx, cancel := context.WithTimeout(ctx, gateTimeout)
 	defer cancel()
 	e, err := l.confined(ctx)
+	if err == nil && l.opening != nil {
+		err = l.gate(ctx)
+	}
 	if err == nil {
 		err = l.keepOpen()
 	}
@@ -83,10 +86,10 @@ func (s *server) command(ctx context.Context, raw []byte, passed []int) (any, []
 	return a, out, errors.Join(err, l.close())
 }
 
-// resume takes a prepared pen to its last gate. While the target opens its program and
-// directory it is looked whether the command is still good, if nobody has looked ahead, and
-// whether the pen is: nothing of it runs before the last gate, which only the answer to a
-// yes can open.
+// resume gives a prepared pen its command. What the target has open for it stays so; else it
+// opens program and directory while it is looked whether the command is still good, if
+// nobody has looked ahead, and whether the pen is. Nothing of it runs before the last gate,
+// which only the answer to a yes can open.
 func (l *launcher) resume(ctx context.Context, peer linux.Peer, rests sandbox.Rest, look uint64) (any, []int, error) {
 	ctx, cancel := context.WithTimeout(ctx, gateTimeout)
 	defer cancel()
@@ -106,7 +109,7 @@ func (l *launcher) resume(ctx context.Context, peer linux.Peer, rests sandbox.Re
 		err = l.holds()
 	}
 	l.laps.Lap("launch.holds")
-	if err == nil {
+	if err == nil && !l.opened {
 		err = l.gate(ctx)
 	}
 	if err != nil {

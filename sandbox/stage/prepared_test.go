@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -129,6 +130,73 @@ func until(t *testing.T, what string, f func() bool) {
 		if time.Now().After(end) {
 			t.Fatalf("waited too long for %s", what)
 		}
+	}
+}
+
+// TestWhatATargetHasOpen: a target that waits has program and directory open, and keeps them
+// for a command that needs the same; for another one it opens what that needs.
+func TestWhatATargetHasOpen(t *testing.T) {
+	b := newBench(t)
+	for _, tt := range []struct {
+		name   string
+		before func(c *sandbox.Command) // what is opened beforehand
+		opens  bool                     // once the command is there
+	}{
+		{"the same", func(*sandbox.Command) {}, false},
+		{"another program", func(c *sandbox.Command) {
+			c.Program, c.ProgramID = "/usr/bin/true", idOf(t, "/usr/bin/true")
+		}, true},
+		{"another directory", func(c *sandbox.Command) { c.Dir, c.DirID = "/", sandbox.Identity{} }, true},
+		{"nothing", func(c *sandbox.Command) { *c = sandbox.Command{} }, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := workspace(t)
+			s, d := b.inWork(testProfile(), w, `echo "$0 $1"; pwd; ls /proc/self/fd | wc -l`)
+			s.Command.Argv, s.Command.Timed = append(s.Command.Argv, "zero", "one"), true
+			before := s
+			tt.before(&before.Command)
+			p := b.prepare(t, before, d)
+			got, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/3", onlyPid(t, jobOf(b, s))))
+			if want := before.Command.Program; (err == nil) != (want != "") || err == nil && idOf(t, got) != before.Command.ProgramID {
+				t.Errorf("a target that waits has open %q, %v; want %q", got, err, want)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
+			defer cancel()
+			pen, err := b.obey(ctx, p, s.Command)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if opens := slices.ContainsFunc(pen.Laps, func(l sandbox.Lap) bool { return l.Step == "launch.opened" }); opens != tt.opens {
+				t.Errorf("it opened program and directory for its command: %v; want %v", opens, tt.opens)
+			}
+			st, out, errs, err := b.follow(ctx, pen, "")
+			if err != nil || st.Code != 0 || out != "zero one\n"+s.Command.Dir+"\n4\n" || errs != "" {
+				t.Errorf("run = %+v, %q, %q, %v; want the command in %s with three descriptors and that of ls", st, out, errs, err, s.Command.Dir)
+			}
+		})
+	}
+}
+
+// TestPreparedOpensWhatItMay: what a target cannot open beforehand, or is not what was looked
+// at, makes no pen.
+func TestPreparedOpensWhatItMay(t *testing.T) {
+	b := newBench(t)
+	for name, edit := range map[string]func(c *sandbox.Command){
+		"no such program":   func(c *sandbox.Command) { c.Program = "/usr/bin/no-such" },
+		"another program":   func(c *sandbox.Command) { c.Program = "/usr/bin/true" },
+		"another directory": func(c *sandbox.Command) { c.DirID.Ino++ },
+		"not looked at":     func(c *sandbox.Command) { c.ProgramID = sandbox.Identity{} },
+		"no clean path":     func(c *sandbox.Command) { c.Program = "/usr/bin/../bin/true" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, d := b.inWork(testProfile(), workspace(t), "true")
+			edit(&s.Command)
+			ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
+			defer cancel()
+			if _, err := b.Prepare(ctx, b.conn, s, []*os.File{d}, nil); err == nil {
+				t.Error("Prepare() = nil; want an error")
+			}
+		})
 	}
 }
 

@@ -81,18 +81,18 @@ func (l *launcher) verify() (sandbox.Enforcement, error) {
 	return e, nil
 }
 
-// opened checks that the program and the directory that the target opened inside its
+// sameOpen checks that the program and the directory that the target opened inside its
 // view are the files that were looked at. An identity of zero was not
 // looked at: the directory is then one of the pen's own.
-func (l *launcher) opened() error {
+func (l *launcher) sameOpen() error {
 	checks := []struct {
 		what, file string
 		number     int // of the descriptor that the file is; −1: none
 		want       sandbox.Identity
 	}{
-		{"the program", "fd/" + strconv.Itoa(image.FDProgram), image.FDProgram, l.c.ProgramID},
-		{"the directory", "fd/" + strconv.Itoa(image.FDDir), image.FDDir, l.c.DirID},
-		{"the working directory", "cwd", -1, l.c.DirID},
+		{"the program", "fd/" + strconv.Itoa(image.FDProgram), image.FDProgram, l.opening.ProgramID},
+		{"the directory", "fd/" + strconv.Itoa(image.FDDir), image.FDDir, l.opening.DirID},
+		{"the working directory", "cwd", -1, l.opening.DirID},
 	}
 	for _, c := range checks {
 		st, err := l.statFile(c.file, c.number)

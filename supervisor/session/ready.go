@@ -40,7 +40,8 @@ type kind struct {
 // bare is the kind without what only one spawn has.
 func (k *kind) bare() *kind {
 	b := &kind{spec: k.spec, mounts: k.mounts, limits: k.limits, quota: k.quota, controls: k.controls}
-	b.spec.Command = sandbox.Command{} // may hold secrets
+	c := &k.spec.Command
+	b.spec.Command = sandbox.Command{Program: c.Program, ProgramID: c.ProgramID, Dir: c.Dir, DirID: c.DirID} // the rest may hold secrets
 	return b
 }
 

@@ -19,7 +19,7 @@ const (
 	FDStatus   = 10 // SEQPACKET socket: registers and commands in, records out
 	FDRuleset  = 11 // Landlock ruleset
 	FDTree     = 12 // detached mount tree of the view
-	FDGate1    = 13 // read end of the first gate: one byte lets PID 1 begin, the registers of the command follow
+	FDGate1    = 13 // read end of the first gate: one byte lets PID 1 begin, the words of commands follow
 	FDGate2    = 14 // read end of the last gate
 	FDHeldIn   = 15 // held: write end of stdin, or the PTY master that PID 1 opens itself
 	FDHeldOut  = 16 // held: read end of stdout, or of the PTY's relay pipe

@@ -13,12 +13,12 @@ const (
 	regErrno  Reg = 2
 	RegStatus Reg = 3 // FDStatus
 
-	// The command: read from the first gate by the target, in this order.
-	RegPath   Reg = 4 // address of the program's path
-	RegDir    Reg = 5 // of the working directory's
-	RegArgv   Reg = 6
-	RegEnvp   Reg = 7
-	RegScript Reg = 8 // 1: execute by path
+	// The words of a command: read from the first gate by the target, in this order.
+	RegPath Reg = 4 // address of the program's path
+	RegDir  Reg = 5 // of the working directory's
+	RegArgv Reg = 6
+	RegEnvp Reg = 7
+	RegAct  Reg = 8 // what to do with it
 
 	// Received as one message on the status socket, in this order.
 	RegUID     Reg = 9 // run uid and gid as the pen sees them
@@ -47,14 +47,21 @@ const (
 // RegUID on; each takes eight bytes.
 const Received = 5
 
-// Commanded counts the registers of a command, from RegPath on.
+// Commanded counts the words of a command, from RegPath on.
 const Commanded = 5
+
+// What RegAct says.
+const (
+	ActOpen   = 0 // open program and directory, and wait at the last gate
+	ActExec   = 1 // execute the program that is open
+	ActScript = 2 // execute by path
+)
 
 func (r Reg) String() string {
 	names := [numRegs]string{
 		RegSink: "sink", RegFail: "fail", regErrno: "errno", RegStatus: "status", RegPath: "path", RegDir: "dir",
 		RegArgv: "argv", RegEnvp: "envp", RegUID: "uid", RegGID: "gid", RegInitUID: "init_uid", RegInitGID: "init_gid",
-		RegScript: "script", RegWinsize: "winsize", RegPid: "pid", RegReady: "ready", RegReaped: "reaped", RegTemp: "t",
+		RegAct: "act", RegWinsize: "winsize", RegPid: "pid", RegReady: "ready", RegReaped: "reaped", RegTemp: "t",
 		RegCommand: "command", RegOperand: "operand", RegWaiting: "waiting", RegLandlock: "landlock", RegFilter: "filter", RegMemfd: "memfd",
 	}
 	if r < numRegs && names[r] != "" {

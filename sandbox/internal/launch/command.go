@@ -18,15 +18,19 @@ type Command struct {
 	Script  bool // execute the program by its path: it starts with #!
 }
 
-// Encode returns what the target finds at image.CommandAt, to be written to the file
-// of image.FDCommand before the registers, which go through the first gate, are sent.
-func (c Command) Encode() (area, registers []byte, err error) {
+// Encoded is a command as the target reads it. Area is what it finds at image.CommandAt, to
+// be written to the file of image.FDCommand before any words, which go through the first
+// gate: Open for what it has to open, Exec for what it does once the last gate is open.
+type Encoded struct{ Area, Open, Exec []byte }
+
+// Encode returns c as the target reads it.
+func (c Command) Encode() (Encoded, error) {
 	if len(c.Argv) == 0 {
-		return nil, nil, errors.New("cannot pass on a command: argv is empty")
+		return Encoded{}, errors.New("cannot pass on a command: argv is empty")
 	}
 	le := binary.LittleEndian
 	pointers := 8 * (len(c.Argv) + 1 + len(c.Env) + 1)
-	area = make([]byte, pointers, pointers+c.size())
+	area := make([]byte, pointers, pointers+c.size())
 	put := func(s string) uint64 {
 		at := uint64(image.CommandAt + len(area))
 		area = append(append(area, s...), 0)
@@ -43,21 +47,27 @@ func (c Command) Encode() (area, registers []byte, err error) {
 		return first
 	}
 	r := [image.Commanded]uint64{put(c.Program), put(c.Dir), list(c.Argv), list(c.Env)}
-	if c.Script {
-		r[image.RegScript-image.RegPath] = 1
-	}
 	if len(area) > image.MaxCommand {
-		return nil, nil, fmt.Errorf("cannot pass on a command of %d bytes: at most %d", len(area), image.MaxCommand)
+		return Encoded{}, fmt.Errorf("cannot pass on a command of %d bytes: at most %d", len(area), image.MaxCommand)
 	}
 	for _, s := range append([]string{c.Program, c.Dir}, append(c.Argv, c.Env...)...) {
 		if strings.ContainsRune(s, 0) {
-			return nil, nil, errors.New("cannot pass on a string with a zero byte")
+			return Encoded{}, errors.New("cannot pass on a string with a zero byte")
 		}
 	}
-	for _, v := range r {
-		registers = le.AppendUint64(registers, v)
+	act := uint64(image.ActExec)
+	if c.Script {
+		act = image.ActScript
 	}
-	return area, registers, nil
+	return Encoded{Area: area, Open: wordsOf(r, image.ActOpen), Exec: wordsOf(r, act)}, nil
+}
+
+func wordsOf(r [image.Commanded]uint64, act uint64) (b []byte) {
+	r[image.RegAct-image.RegPath] = act
+	for _, v := range r {
+		b = binary.LittleEndian.AppendUint64(b, v)
+	}
+	return b
 }
 
 // size is that of all strings.

@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"bytes"
 	"encoding/binary"
 	"strings"
 	"testing"
@@ -17,12 +18,16 @@ func TestCommandEncode(t *testing.T) {
 		{Program: "/s", Dir: "/d", Argv: []string{"s"}, Script: true},
 		{Program: "/p", Dir: "/", Argv: []string{strings.Repeat("x", 128<<10)}, Env: []string{"E=" + strings.Repeat("y", 128<<10)}},
 	} {
-		area, registers, err := want.Encode()
+		e, err := want.Encode()
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(registers) != 8*image.Commanded {
-			t.Fatalf("registers take %d bytes; want %d", len(registers), 8*image.Commanded)
+		area, words, rest := e.Area, e.Exec, 8*(image.Commanded-1)
+		if len(words) != 8*image.Commanded || len(e.Open) != len(words) {
+			t.Fatalf("words take %d and %d bytes; want %d", len(words), len(e.Open), 8*image.Commanded)
+		}
+		if !bytes.Equal(e.Open[:rest], words[:rest]) || e.Open[rest] != image.ActOpen {
+			t.Errorf("words to open = %x; want those to execute, %x, with %d", e.Open, words, image.ActOpen)
 		}
 		word := func(b []byte, i uint64) uint64 { return binary.LittleEndian.Uint64(b[i:]) }
 		str := func(at uint64) string {
@@ -36,8 +41,8 @@ func TestCommandEncode(t *testing.T) {
 			return all
 		}
 		got := Command{
-			Program: str(word(registers, 0)), Dir: str(word(registers, 8)), Argv: list(word(registers, 16)),
-			Env: list(word(registers, 24)), Script: word(registers, 32) == 1,
+			Program: str(word(words, 0)), Dir: str(word(words, 8)), Argv: list(word(words, 16)),
+			Env: list(word(words, 24)), Script: word(words, 32) == image.ActScript,
 		}
 		if d := cmp.Diff(want, got); d != "" {
 			t.Errorf("Encode() differs:\n%s", d)
@@ -51,7 +56,7 @@ func TestCommandEncodeRefuses(t *testing.T) {
 		"zero byte":     {Program: "/p", Dir: "/", Argv: []string{"a\x00b"}},
 		"at most":       {Program: "/p", Dir: "/", Argv: []string{strings.Repeat("x", image.MaxCommand)}},
 	} {
-		if _, _, err := c.Encode(); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := c.Encode(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("Encode() = %v; want %q", err, want)
 		}
 	}

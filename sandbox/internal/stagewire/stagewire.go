@@ -96,6 +96,7 @@ type Launch struct {
 	Profile jsontext.Value `json:"profile,omitzero"` // sandbox.Profile, without Key
 	Site    jsontext.Value `json:"site"`             // sandbox.Site
 	Command jsontext.Value `json:"command,omitzero"` // sandbox.Command
+	Opening jsontext.Value `json:"opening,omitzero"` // with OpPrepare: sandbox.Opening, what a command is likely to need
 	Seen    jsontext.Value `json:"seen,omitzero"`    // with OpPrepare: sandbox.Seen, on which a command may rest
 }
 
