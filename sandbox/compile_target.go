@@ -49,6 +49,11 @@ func (c *compiler) target() {
 	c.Call("rt_sigprocmask", []image.Arg{image.Named(unix.SIG_SETMASK, "SIG_SETMASK"), image.Quads("[]", 0), image.Null(), image.Int(8)})
 	c.announce(image.RecordConfined, image.ConfinedSize)
 
+	c.execute()
+}
+
+// execute is what the target does once all that confines it is in force.
+func (c *compiler) execute() {
 	// 7. Program and directory as this user reaches them inside the view.
 	c.words()
 	c.Label("open")

@@ -85,7 +85,8 @@ func (d *daemon) adopt(ctx context.Context) (func() error, error) {
 	}
 	found := map[string][]session.Found{}
 	var keep []string
-	for _, f := range d.findAll(ctx, sessions) {
+	all, rest := d.findAll(ctx, sessions)
+	for _, f := range all {
 		if f.Job != nil {
 			keep = append(keep, f.Job.Path())
 		}
@@ -99,6 +100,7 @@ func (d *daemon) adopt(ctx context.Context) (func() error, error) {
 	if err := d.stage.Settle(ctx); err != nil {
 		return nil, fmt.Errorf("cannot remove what pens of an earlier daemon left: %w", err)
 	}
+	d.tellEnds(rest)
 	if err := d.clear(sessions, found); err != nil {
 		return nil, err
 	}
@@ -121,20 +123,18 @@ func (d *daemon) setAside() {
 	}
 }
 
-// findAll looks for every process of a session that goes on. Of those of others the audit record
-// gets the end.
-func (d *daemon) findAll(ctx context.Context, sessions map[string]record.Session) []session.Found {
-	var all, rest []session.Found
+// findAll looks for every process of a session that goes on; rest are those of others.
+func (d *daemon) findAll(ctx context.Context, sessions map[string]record.Session) (all, rest []session.Found) {
 	for _, r := range d.found.Processes {
 		f := session.Found{Record: r, Ended: r.Audited}
 		if _, ok := sessions[r.Session]; ok {
 			all = append(all, f)
-		} else {
-			rest = append(rest, f)
+			continue
 		}
+		d.log.Error("a process of an earlier daemon has no session any more, ending what there is of it", slog.String("process", r.ID), slog.String("session", r.Session))
+		rest = append(rest, f)
 	}
 	d.findEnds(all, rest)
-	d.tellEnds(rest)
 	turns := make(chan struct{}, adoptAtOnce)
 	var wg sync.WaitGroup
 	for i := range all {
@@ -145,7 +145,7 @@ func (d *daemon) findAll(ctx context.Context, sessions map[string]record.Session
 		})
 	}
 	wg.Wait()
-	return all
+	return all, rest
 }
 
 // findEnds finds out which ends the audit record tells of: of one that was only just
@@ -165,10 +165,20 @@ func (d *daemon) findEnds(all, rest []session.Found) {
 	if len(open) == 0 {
 		return
 	}
-	f, err := os.Open(d.auditFile())
+	names, err := audit.Files(d.auditFile())
+	for _, name := range names[max(0, len(names)-2):] { // it may have been closed since
+		err = errors.Join(err, d.markEnds(name, open))
+	}
 	if err != nil {
 		d.log.Error("cannot look for ends in the audit record, telling them again", slog.Any("error", err))
-		return
+	}
+}
+
+// markEnds marks those whose end an audit file tells of.
+func (d *daemon) markEnds(name string, open map[string]*session.Found) error {
+	f, err := os.Open(name)
+	if err != nil {
+		return err
 	}
 	defer closing(d.log, f)
 	for r, err := range audit.Read(f) {
@@ -183,20 +193,20 @@ func (d *daemon) findEnds(all, rest []session.Found) {
 			open[ended.Process].Ended = true
 		}
 	}
+	return nil
 }
 
-// tellEnds tells the audit record of processes that have no session any more.
+// tellEnds tells the audit record of processes that have no session any more, and of which
+// nothing is left.
 func (d *daemon) tellEnds(rest []session.Found) {
 	for i := range rest {
-		r := &rest[i].Record
-		log := d.log.With(slog.String("process", r.ID), slog.String("session", r.Session))
-		log.Error("a process of an earlier daemon has no session any more, ending it")
 		if rest[i].Ended {
 			continue
 		}
+		r := &rest[i].Record
 		e, err := session.End(r)
 		if err != nil {
-			log.Error("cannot read the verdict of a process", slog.Any("error", err))
+			d.log.Error("cannot read the verdict of a process", slog.String("process", r.ID), slog.Any("error", err))
 		}
 		d.note(audit.Subject{Session: r.Session}, e)
 	}

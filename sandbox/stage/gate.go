@@ -65,7 +65,9 @@ func (l *launcher) open() error {
 }
 
 // command gives the target its command, and has it open program and directory unless it
-// has those open: it then waits at the last gate, through which it comes to the words.
+// has those open, and executes what is open: a script is found once more by its path.
+// Where it has others open it waits at the last gate, through which it comes to the words:
+// the first of them lead back there.
 func (l *launcher) command() error {
 	c := launch.Command{Program: l.c.Program, Dir: l.c.Dir, Argv: l.c.Argv, Env: l.c.Env, Script: l.c.Script}
 	e, err := c.Encode()
@@ -74,7 +76,7 @@ func (l *launcher) command() error {
 	}
 	defer clear(e.Area) // may hold secrets
 	o := l.c.Opening()
-	if l.opened && o.Known() && o == *l.opening {
+	if l.opened && !c.Script && o.Known() && o == *l.opening {
 		return l.send(e.Area, e.Exec)
 	}
 	if err := l.send(e.Area, append(e.Open, e.Exec...)); err != nil {

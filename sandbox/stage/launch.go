@@ -73,6 +73,9 @@ func (l *launcher) read(m stagewire.Message) (err error) {
 	if (m.Op == stagewire.OpPrepare) != (len(r.Command) == 0) {
 		return refused("cannot launch without a command, nor prepare a pen with one")
 	}
+	if m.Op != stagewire.OpPrepare && len(r.Opening)+len(r.Seen) > 0 {
+		return refused("cannot launch by what was seen or opened before: that is for a pen that waits")
+	}
 	if len(r.Opening) > 0 {
 		if l.opening, err = readOpening(r.Opening); err != nil {
 			return err

@@ -90,8 +90,8 @@ func (l *launcher) free() error {
 	return l.s.profiles.put(l.p)
 }
 
-// raise builds the pen and starts its PID 1. With a command it comes to its last gate
-// by itself.
+// raise builds the pen and starts its PID 1. With a command, or what to open for one, its
+// target comes to its last gate by itself.
 func (l *launcher) raise(peer linux.Peer, attach []*os.File) error {
 	f := &l.p.Profile
 	if err := (sandbox.Spec{Profile: *f, Site: l.site}).ValidateSite(); err != nil {

@@ -71,7 +71,7 @@ func serveOutside(ctx context.Context, conn *os.File, c *Config) {
 		case len(m.Data) > 0 && m.Data[0] == askPen:
 			err = answerPen(ctx, p, c, m.Data[1:])
 		case len(m.Data) > 0 && m.Data[0] == askHeir:
-			err = h.answer(p, c.Successor, m.FDs)
+			err = h.answer(p, c.Successor, linux.Numbers(files))
 		default:
 			answer := []byte{0}
 			if uid, err := ownerOf(files); err == nil {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"pinfold/sandbox"
 	"pinfold/test/testkit"
@@ -137,44 +138,103 @@ func until(t *testing.T, what string, f func() bool) {
 // for a command that needs the same; for another one it opens what that needs.
 func TestWhatATargetHasOpen(t *testing.T) {
 	b := newBench(t)
-	for _, tt := range []struct {
-		name   string
-		before func(c *sandbox.Command) // what is opened beforehand
-		opens  bool                     // once the command is there
-	}{
-		{"the same", func(*sandbox.Command) {}, false},
-		{"another program", func(c *sandbox.Command) {
+	for _, tt := range []openRow{
+		{"the same", func(string, *sandbox.Command) error { return nil }, nil, false, ""},
+		{"another program", func(_ string, c *sandbox.Command) error {
 			c.Program, c.ProgramID = "/usr/bin/true", idOf(t, "/usr/bin/true")
-		}, true},
-		{"another directory", func(c *sandbox.Command) { c.Dir, c.DirID = "/", sandbox.Identity{} }, true},
-		{"nothing", func(c *sandbox.Command) { *c = sandbox.Command{} }, true},
+			return nil
+		}, nil, true, ""},
+		{"another directory", func(_ string, c *sandbox.Command) error {
+			c.Dir, c.DirID = "/", sandbox.Identity{}
+			return nil
+		}, nil, true, ""},
+		{"nothing", func(_ string, c *sandbox.Command) error { *c = sandbox.Command{}; return nil }, nil, true, ""},
+		{"another file at the path", nil, func(w string, c *sandbox.Command) error {
+			err := errors.Join(os.Remove(w+"/tool"), shellAt(w+"/tool"))
+			c.ProgramID = idOf(t, w+"/tool")
+			return err
+		}, true, ""},
+		{"another directory at the path", nil, func(w string, c *sandbox.Command) error {
+			err := errors.Join(os.Rename(w+"/sub", w+"/old"), os.Mkdir(w+"/sub", 0o755), os.Chmod(w+"/sub", 0o755))
+			c.DirID = idOf(t, w+"/sub")
+			return err
+		}, true, ""},
+		{"another file than was looked at", nil, func(w string, _ *sandbox.Command) error {
+			return errors.Join(os.Rename(w+"/tool", w+"/old"), shellAt(w+"/tool"))
+		}, false, ""}, // what is open is what was looked at
+		{"a look of another file", nil, func(_ string, c *sandbox.Command) error { c.ProgramID.Ino++; return nil }, true, "the program is another file"},
+		{"a look of another directory", nil, func(_ string, c *sandbox.Command) error { c.DirID.Ino++; return nil }, true, "the directory is another file"},
+		{"a script", nil, func(_ string, c *sandbox.Command) error { c.Script = true; return nil }, true, ""},
+		{"a script that is another one now", nil, func(w string, c *sandbox.Command) error {
+			c.Script = true
+			return errors.Join(os.Rename(w+"/tool", w+"/old"), shellAt(w+"/tool"))
+		}, true, "the program is another file"},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			w := workspace(t)
-			s, d := b.inWork(testProfile(), w, `echo "$0 $1"; pwd; ls /proc/self/fd | wc -l`)
-			s.Command.Argv, s.Command.Timed = append(s.Command.Argv, "zero", "one"), true
-			before := s
-			tt.before(&before.Command)
-			p := b.prepare(t, before, d)
-			got, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/3", onlyPid(t, jobOf(b, s))))
-			if want := before.Command.Program; (err == nil) != (want != "") || err == nil && idOf(t, got) != before.Command.ProgramID {
-				t.Errorf("a target that waits has open %q, %v; want %q", got, err, want)
-			}
-			ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
-			defer cancel()
-			pen, err := b.obey(ctx, p, s.Command)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if opens := slices.ContainsFunc(pen.Laps, func(l sandbox.Lap) bool { return l.Step == "launch.opened" }); opens != tt.opens {
-				t.Errorf("it opened program and directory for its command: %v; want %v", opens, tt.opens)
-			}
-			st, out, errs, err := b.follow(ctx, pen, "")
-			if err != nil || st.Code != 0 || out != "zero one\n"+s.Command.Dir+"\n4\n" || errs != "" {
-				t.Errorf("run = %+v, %q, %q, %v; want the command in %s with three descriptors and that of ls", st, out, errs, err, s.Command.Dir)
-			}
-		})
+		t.Run(tt.name, func(t *testing.T) { tt.run(t, b) })
 	}
+}
+
+type openRow struct {
+	name   string
+	before func(w string, c *sandbox.Command) error // what is opened beforehand; nil: what the command is to need
+	after  func(w string, c *sandbox.Command) error // what happens then, and what is known of it
+	opens  bool                                     // once the command is there
+	fails  string                                   // in why it does not start; empty: it does
+}
+
+func (tt openRow) run(t *testing.T, b *bench) {
+	t.Helper()
+	w := workspace(t)
+	mkdir(t, w+"/sub")
+	if err := shellAt(w + "/tool"); err != nil {
+		t.Fatal(err)
+	}
+	s, d := b.inWork(testProfile(), w, `echo "$0 $1"; pwd; ls /proc/self/fd | wc -l`)
+	c := &s.Command
+	c.Program, c.ProgramID, c.Dir, c.DirID = "/proj/tool", idOf(t, w+"/tool"), "/proj/sub", idOf(t, w+"/sub")
+	c.Argv, c.Timed = append(c.Argv, "zero", "one"), true
+	before := s
+	if tt.before != nil {
+		if err := tt.before(w, &before.Command); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := b.prepare(t, before, d)
+	var open unix.Stat_t
+	err := unix.Stat(fmt.Sprintf("/proc/%d/fd/%d", onlyPid(t, jobOf(b, s)), 3), &open)
+	if want := before.Command.ProgramID; (err == nil) != (want != sandbox.Identity{}) || err == nil && open.Ino != want.Ino {
+		t.Errorf("a target that waits has open inode %d, %v; want %+v", open.Ino, err, want)
+	}
+	if tt.after != nil {
+		if err := tt.after(w, c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
+	defer cancel()
+	pen, err := b.obey(ctx, p, *c)
+	if tt.fails != "" {
+		if err == nil || !strings.Contains(err.Error(), tt.fails) {
+			t.Errorf("Launch() = %v; want %q", err, tt.fails)
+		}
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if opens := slices.ContainsFunc(pen.Laps, func(l sandbox.Lap) bool { return l.Step == "launch.opened" }); opens != tt.opens {
+		t.Errorf("it opened program and directory for its command: %v; want %v", opens, tt.opens)
+	}
+	st, out, errs, err := b.follow(ctx, pen, "")
+	if err != nil || st.Code != 0 || out != "zero one\n/proj/sub\n4\n" || errs != "" {
+		t.Errorf("run = %+v, %q, %q, %v; want the command in its directory, with three descriptors and that of ls", st, out, errs, err)
+	}
+}
+
+// shellAt makes a program that is sh.
+func shellAt(path string) error {
+	b, err := os.ReadFile("/bin/sh")
+	return errors.Join(err, os.WriteFile(path, b, 0o755), os.Chmod(path, 0o755))
 }
 
 // TestPreparedOpensWhatItMay: what a target cannot open beforehand, or is not what was looked

@@ -137,14 +137,27 @@ func (l *launcher) holds() error {
 // keepOpen opens what holds reads, for a pen that is to wait: to find a file of a process
 // takes longer than to read it.
 func (l *launcher) keepOpen() error {
-	for name, pid := range map[string]int{"stat": l.pid, "cgroup": l.target, "limits": l.target} {
-		n, err := linux.OpenNumber(nil, procPath(pid, name), unix.O_RDONLY, linux.Plain)
-		if err != nil {
+	base, err := l.s.cgroupBase("")
+	if err != nil {
+		return err
+	}
+	for _, path := range []string{procPath(l.pid, "stat"), procPath(l.target, "stat"), procPath(l.target, "cgroup"), procPath(l.target, "limits")} {
+		if l.kept[path], err = linux.OpenNumber(nil, path, unix.O_RDONLY, linux.Plain); err != nil {
 			return err
 		}
-		l.kept[procPath(pid, name)] = n
+	}
+	for _, path := range l.eventFiles() {
+		if l.kept[path], err = linux.OpenNumber(base, path, unix.O_RDONLY, linux.OneFS); err != nil {
+			return err
+		}
 	}
 	return nil
+}
+
+// eventFiles tell whether the cgroups of PID 1 and of the target are frozen, themselves or
+// above: cgroups(7).
+func (l *launcher) eventFiles() [2]string {
+	return [2]string{l.site.Cgroup + "/init/cgroup.events", l.site.Cgroup + "/job/cgroup.events"}
 }
 
 // readProc reads a file of a process of the pen.
@@ -156,14 +169,26 @@ func (l *launcher) readProc(pid int, name string) ([]byte, error) {
 	return linux.ReadProc(path, maxProcFile)
 }
 
-// awake refuses a pen whose PID 1 somebody has stopped: it would not tell of the start.
+// awake refuses a pen that waited and of which somebody has stopped or frozen a part since:
+// it would not come to its exec, or not tell of that.
 func (l *launcher) awake() error {
-	stat, err := l.readProc(l.pid, "stat")
-	if err != nil {
-		return failed("look at PID 1", err)
+	for _, pid := range []int{l.pid, l.target} {
+		stat, err := l.readProc(pid, "stat")
+		if err != nil {
+			return failed("look at the pen", err)
+		}
+		if state := stat[bytes.LastIndexByte(stat, ')')+1:]; bytes.HasPrefix(bytes.ToUpper(state), []byte(" T ")) { // stopped, or by a tracer
+			return errStale
+		}
 	}
-	if state := stat[bytes.LastIndexByte(stat, ')')+1:]; bytes.HasPrefix(state, []byte(" T ")) {
-		return errStale
+	for _, path := range l.eventFiles() {
+		events, err := linux.ReadNumber(l.kept[path], path, maxProcFile)
+		if err != nil {
+			return failed("look at the pen", err)
+		}
+		if bytes.Contains(events, []byte("frozen 1")) {
+			return errStale
+		}
 	}
 	return nil
 }

@@ -101,7 +101,7 @@ func (s *Session) endRest(p *process) {
 		}
 		<-p.concluded
 		p.last.first() // PID 1 of the pen still knows the end, until it is dismantled
-		s.noteEnd(p, f, v)
+		s.noteEnd(p, f.end.at, v)
 		s.noteAudit(p, v)
 		s.dismantle(p.id, st)
 	})

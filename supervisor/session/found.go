@@ -1,6 +1,7 @@
 package session
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"os"
@@ -106,25 +107,31 @@ func (s *Session) reconnect(p *process, st *started) error {
 	return err
 }
 
-// abandon ends a process that cannot be taken up: nothing of it is left.
+// abandon ends a process that cannot be taken up, and tells so: nothing of it is left.
 func (s *Session) abandon(p *process, st *started, audited bool) {
 	p.stop()
-	v, err := stood(&p.noted.r)
-	if err != nil {
-		s.log.Error("cannot read the verdict of a process", attrProc(p.id), attrErr(err))
-	}
-	if len(p.noted.r.Verdict) == 0 {
+	live := len(p.noted.r.Verdict) == 0
+	if live {
 		s.host.Registry.dropProcess(s.account())
-		v.By = "daemon"
-		s.noteEnd(p, facts{end: ending{at: v.EndedAt.Time()}}, v)
-	}
-	if !audited {
-		s.noteAudit(p, v)
 	}
 	s.host.Registry.disown(p.id)
 	s.wg.Go(func() {
-		if st.job != nil {
-			s.killCgroup(p.id, st)
+		ctx := context.WithoutCancel(s.base)
+		now, cancel := context.WithTimeout(ctx, 0) // nothing lingers
+		defer cancel()
+		s.empty(ctx, now, p, st, time.Now())
+		v, err := stood(&p.noted.r)
+		if err != nil {
+			s.log.Error("cannot read the verdict of a process", attrProc(p.id), attrErr(err))
+		}
+		if live && v.Cause == proto.CauseLost {
+			v.By = "daemon"
+		}
+		if live {
+			s.noteEnd(p, v.EndedAt.Time(), v)
+		}
+		if !audited {
+			s.noteAudit(p, v)
 		}
 		s.dismantle(p.id, st)
 		s.forgetProcess(p) // first: without its spool it would be taken up as one that wrote nothing
@@ -189,24 +196,15 @@ func (s *Session) takeUpKept(p *process, f *Found) {
 	p.unwatch()
 	st := p.start
 	if st.proc != nil || st.job != nil {
-		s.wg.Go(func() {
-			if st.job != nil { // it may have been abandoned
-				s.killCgroup(p.id, st)
-			}
-			s.dismantle(p.id, st)
-		})
+		s.wg.Go(func() { s.dismantle(p.id, st) })
 	}
 	p.state = Ended
 	s.step(p, Delivered)
 }
 
-// stood is the verdict of a process as an earlier daemon noted it; where there is none, or it
-// cannot be read, that the process is lost.
+// stood is the verdict of a process as an earlier daemon noted it. Where there is none, or it
+// cannot be read, the process is lost, unless we were ending it.
 func stood(r *record.Process) (*proto.Verdict, error) {
-	lost := ending{lost: true, at: time.Now()}
-	if !r.Exited.IsZero() {
-		lost.at = r.Exited.Time()
-	}
 	var err error
 	if len(r.Verdict) > 0 {
 		v := &proto.Verdict{}
@@ -214,7 +212,14 @@ func stood(r *record.Process) (*proto.Verdict, error) {
 			return v, nil
 		}
 	}
-	return verdict(facts{end: lost, started: r.Begun.Time(), shown: r.Begun.Shown()}), err
+	f := facts{
+		cause: proto.Cause(r.Stop.Cause), by: r.Stop.By, scope: r.Stop.Scope,
+		started: r.Begun.Time(), shown: r.Begun.Shown(), end: ending{lost: true, at: time.Now()},
+	}
+	if !r.Exited.IsZero() {
+		f.end.at = r.Exited.Time()
+	}
+	return verdict(f), err
 }
 
 // End is what the audit record is to have of a process that is not taken up.

@@ -24,8 +24,8 @@ import (
 // maxReadyTime is how long a pen waits for a spawn.
 const maxReadyTime = 10 * time.Second
 
-// maxReadyStart is how long a ready pen may take to its last gate: one that somebody has
-// stopped from outside, as its own user may, is left for a new one.
+// maxReadyStart is how long a ready pen may take to its last gate: one that somebody stops
+// from outside on its way there, as its own user may, is left for a new one.
 const maxReadyStart = 500 * time.Millisecond
 
 // kind is what a spawn is but for its command: spawns of one kind need the same pen.
@@ -37,7 +37,8 @@ type kind struct {
 	controls      []policy.Need
 }
 
-// bare is the kind without what only one spawn has.
+// bare is the kind without what only one spawn has, but for the program and directory: the
+// next is likely to need them.
 func (k *kind) bare() *kind {
 	b := &kind{spec: k.spec, mounts: k.mounts, limits: k.limits, quota: k.quota, controls: k.controls}
 	c := &k.spec.Command

@@ -207,11 +207,11 @@ func (s *Session) noteAudit(p *process, v *proto.Verdict) {
 }
 
 // noteEnd notes the verdict of a process, and when its end was seen.
-func (s *Session) noteEnd(p *process, f facts, v any) {
+func (s *Session) noteEnd(p *process, at time.Time, v any) {
 	text, err := json.Marshal(v)
 	if err != nil {
 		s.log.Error("cannot encode the verdict for a next daemon", attrProc(p.id), slog.Any("error", err))
 		return
 	}
-	s.rememberProcess(p, func(r *record.Process) { r.Exited, r.Verdict = record.At(f.end.at), text })
+	s.rememberProcess(p, func(r *record.Process) { r.Exited, r.Verdict = record.At(at), text })
 }

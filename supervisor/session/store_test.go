@@ -48,7 +48,7 @@ func TestARecordStaysUntilTheAuditHasItsEnd(t *testing.T) {
 		p.noted.hold()
 		s.noteTold(p)
 		v := &proto.Verdict{Cause: proto.CauseExited}
-		s.noteEnd(p, facts{end: ending{at: time.Now()}}, v)
+		s.noteEnd(p, time.Now(), v)
 		if r := stored(); r == nil || len(r.Verdict) == 0 || r.Audited {
 			t.Errorf("record before the audit has the end = %+v; want the verdict, not audited", r)
 		}

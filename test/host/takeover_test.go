@@ -291,35 +291,42 @@ func TestAFinishedProcessIsForgotten(t *testing.T) {
 }
 
 // TestAnEndIsAuditedOnce: the daemon was killed between the note of a verdict and its
-// audit record, or right after that; and what the next one needs to take the process up
-// may be broken.
+// audit record, or right after that, or after it had told of what it does not take up; and what
+// the next one needs to take the process up may be broken.
 func TestAnEndIsAuditedOnce(t *testing.T) {
 	t.Parallel()
-	for _, row := range []struct {
-		name   string
-		damage func(d *daemon, r record.Process) error
-		kept   int
-	}{
-		{"whole", func(*daemon, record.Process) error { return nil }, 3},
-		{"no session", func(d *daemon, r record.Process) error {
-			return os.WriteFile(filepath.Join(d.state, "run", "record", "session", r.Session+".json"), []byte("{"), 0o600)
-		}, 0},
-		{"no spool", func(d *daemon, r record.Process) error {
-			dir := filepath.Join(d.state, "run", "spool", r.ID)
-			return errors.Join(os.RemoveAll(dir), os.WriteFile(dir, nil, 0o600))
-		}, 0},
+	whole := func(*daemon, record.Process) error { return nil }
+	noSession := func(d *daemon, r record.Process) error {
+		return os.WriteFile(filepath.Join(d.state, "run", "record", "session", r.Session+".json"), []byte("{"), 0o600)
+	}
+	noSpool := func(d *daemon, r record.Process) error {
+		dir := filepath.Join(d.state, "run", "spool", r.ID)
+		return errors.Join(os.RemoveAll(dir), os.WriteFile(dir, nil, 0o600))
+	}
+	for _, row := range []onceRow{
+		{name: "whole", damage: whole, kept: true},
+		{name: "whole, and the pens live", damage: whole, alive: true, kept: true},
+		{name: "no session", damage: noSession, twice: true},
+		{name: "no session, and the pens live", damage: noSession, alive: true},
+		{name: "no spool", damage: noSpool},
+		{name: "no spool, and the pens live", damage: noSpool, alive: true},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
-			d := start(t, "")
-			auditedOnce(t, d, row.damage)
-			eventually(t, "what cannot be taken up is forgotten", func() bool { return len(d.records().Processes) == row.kept })
-			d.crash(0) // to a log without what was damaged
+			row.run(t, start(t, ""))
 		})
 	}
 }
 
-func auditedOnce(t *testing.T, d *daemon, damage func(*daemon, record.Process) error) {
+type onceRow struct {
+	name   string
+	damage func(d *daemon, r record.Process) error // to what is left of a process
+	alive  bool                                    // PID 1 of each pen goes on
+	twice  bool                                    // the next daemon was killed before it had removed what it told of
+	kept   bool                                    // the processes are taken up
+}
+
+func (row onceRow) run(t *testing.T, d *daemon) {
 	t.Helper()
 	m := d.enter()
 	told, untold, running := spawn(t, m.Client, shell("exit 3")), spawn(t, m.Client, shell("echo ready; sleep 600")), spawn(t, m.Client, shell("echo ready; sleep 600"))
@@ -330,35 +337,76 @@ func auditedOnce(t *testing.T, d *daemon, damage func(*daemon, record.Process) e
 		return slices.ContainsFunc(d.records().Processes, func(r record.Process) bool { return r.ID == told.ID && r.Audited && r.Told })
 	})
 	d.kill()
-	killPID1(t, untold.PID)
-	killPID1(t, running.PID)
-	st, err := record.Open(filepath.Join(d.state, "run", "record"))
-	if err != nil {
-		t.Fatal(err)
+	if !row.alive {
+		killPID1(t, untold.PID)
+		killPID1(t, running.PID)
 	}
-	all := map[string]record.Process{}
-	for _, r := range d.records().Processes {
-		all[r.ID] = r
-	}
-	a, b := all[told.ID], all[untold.ID]
-	a.Audited, a.Told = false, false
-	b.Verdict, b.Exited = a.Verdict, a.Exited
-	if err := errors.Join(st.PutProcess(a), st.PutProcess(b)); err != nil {
-		t.Fatal(err)
-	}
-	for _, r := range all {
-		if err := damage(d, r); err != nil {
+	all := row.leave(t, d, told.ID, untold.ID)
+	d.next(t)
+	eventually(t, "the process whose verdict stood is gone", func() bool { return procState(untold.PID) == "" })
+	cause := proto.CauseLost
+	if row.alive && row.kept {
+		cause = proto.CauseKilled
+		if _, err := d.back(m, proto.Handshake{}).Kill(soon(t), running.ID, proto.SigKill); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := d.launch(); err != nil {
-		t.Fatalf("pinfoldd = %v; want it ready\n%s", err, d.log)
+	eventually(t, "the process that ran is gone", func() bool { return procState(running.PID) == "" })
+	if row.twice {
+		d.kill()
+		d.put(t, all)
+		d.next(t)
 	}
 	d.crash(0)
-	for id, cause := range map[string]proto.Cause{told.ID: proto.CauseExited, untold.ID: proto.CauseExited, running.ID: proto.CauseLost} {
+	for id, cause := range map[string]proto.Cause{told.ID: proto.CauseExited, untold.ID: proto.CauseExited, running.ID: cause} {
+		eventuallyOrNot(func() bool { return len(d.ends(id)) > 0 })
 		if got := d.ends(id); len(got) != 1 || !strings.Contains(got[0], `"cause":"`+string(cause)+`"`) {
 			t.Errorf("the audit record tells of the end of process %s %q; want it once, %s", id, got, cause)
 		}
+	}
+	eventually(t, "what cannot be taken up is forgotten", func() bool { return len(d.records().Processes) > 0 == row.kept })
+	d.crash(0) // to a log without what was damaged
+}
+
+// leave is what a daemon leaves that was killed at the end of two processes, of which it had
+// told one in its audit record and not in its own, and the other in its own alone.
+func (row onceRow) leave(t *testing.T, d *daemon, told, untold string) []record.Process {
+	t.Helper()
+	all := d.records().Processes
+	at := func(id string) *record.Process {
+		return &all[slices.IndexFunc(all, func(r record.Process) bool { return r.ID == id })]
+	}
+	a, b := at(told), at(untold)
+	a.Audited, a.Told = false, false
+	b.Verdict, b.Exited = a.Verdict, a.Exited
+	d.put(t, all)
+	for _, r := range all {
+		if err := row.damage(d, r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return all
+}
+
+// put stores records for the next daemon.
+func (d *daemon) put(t *testing.T, all []record.Process) {
+	t.Helper()
+	st, err := record.Open(filepath.Join(d.state, "run", "record"))
+	for _, r := range all {
+		if err == nil {
+			err = st.PutProcess(r)
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// next starts the next daemon.
+func (d *daemon) next(t *testing.T) {
+	t.Helper()
+	if err := d.launch(); err != nil {
+		t.Fatalf("pinfoldd = %v; want it ready\n%s", err, d.log)
 	}
 }
 

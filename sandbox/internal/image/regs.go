@@ -28,7 +28,7 @@ const (
 	RegWinsize Reg = 13 // struct winsize
 
 	RegPid     Reg = 14 // the target
-	RegReady   Reg = 15 // 1 once the last gate let the target through
+	RegReady   Reg = 15 // 1 once the target is to make its exec
 	RegReaped  Reg = 16
 	RegTemp    Reg = 17
 	RegCommand Reg = 18 // command: kind and operand
