@@ -47,7 +47,9 @@ func Linger(kind, word string, again bool) error {
 	}
 	switch kind {
 	case "stopped":
-		return unix.Kill(os.Getpid(), unix.SIGSTOP)
+		if err := unix.Kill(os.Getpid(), unix.SIGSTOP); err != nil { // another thread may take it: this one goes on for a moment
+			return err
+		}
 	case "closed":
 		for fd := range 3 {
 			if err := unix.Close(fd); err != nil {

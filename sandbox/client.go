@@ -98,7 +98,7 @@ func StartStage(ctx context.Context, c StageConfig) (*Stage, error) {
 	cmd.Stdout, cmd.Stderr = c.Stderr, c.Stderr
 	cmd.ExtraFiles = []*os.File{theirs}
 	if c.Successor != nil {
-		how, err := c.Successor.file()
+		how, err := c.Successor.File()
 		if err != nil {
 			linux.CloseAll(conn, theirs)
 			return nil, fmt.Errorf("cannot start the stage: %w", err)

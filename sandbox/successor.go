@@ -26,8 +26,8 @@ const (
 	SuccessorSays   = 4 // a pipe to the daemon before it
 )
 
-// file is a file that says it, which nobody can change.
-func (s *Successor) file() (*os.File, error) {
+// File is a file that says it, which nobody can change.
+func (s *Successor) File() (*os.File, error) {
 	b, err := stagewire.Marshal(s)
 	if err != nil {
 		return nil, err

@@ -25,7 +25,7 @@ import (
 
 // TestMain makes the test binary a stage too, when it is started like one.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && (os.Args[1] == "--state" || os.Args[1] == "--entered") {
+	if len(os.Args) > 1 && slices.Contains([]string{"--state", "--entered", "--heir"}, os.Args[1]) {
 		os.Exit(stage.Run(context.Background(), os.Args[1:], os.Stderr))
 	}
 	if len(os.Args) > 1 && os.Args[1] == mortalFlag {

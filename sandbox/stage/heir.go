@@ -3,10 +3,10 @@ package stage
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -64,7 +64,12 @@ func (o *owners) succeed(passed []int) (any, []*os.File, error) {
 	if err := linux.SendNumbers(o.conn, []byte{askHeir}, passed...); err != nil {
 		return nil, nil, fmt.Errorf("cannot ask for a successor: %w", err)
 	}
-	a, fds, err := stagewire.Receive(o.conn, make([]byte, stagewire.MaxInline))
+	return succeeded(o.conn)
+}
+
+// succeeded takes the answer to a request for a successor.
+func succeeded(conn *os.File) (any, []*os.File, error) {
+	a, fds, err := stagewire.Receive(conn, make([]byte, stagewire.MaxInline))
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot ask for a successor: %w", err)
 	}
@@ -74,6 +79,9 @@ func (o *owners) succeed(passed []int) (any, []*os.File, error) {
 		err = refused("%s", a.Error.Say)
 	} else {
 		err = stagewire.Unmarshal(a.Body, &r)
+	}
+	if err == nil && len(files) != 1 {
+		err = fmt.Errorf("cannot take a successor: %d descriptors came, not one", len(files))
 	}
 	if err != nil {
 		linux.CloseAll(files...)
@@ -96,7 +104,7 @@ func (h *heirs) answer(conn *os.File, c *sandbox.Successor, passed []int) error 
 	return stagewire.Send(conn, stagewire.Message{Body: b}, files...)
 }
 
-// start starts a successor, which gets the descriptors that were passed from
+// start has a successor started, which gets the descriptors that were passed from
 // sandbox.SuccessorSocket on, and returns its pid and pidfd.
 func (h *heirs) start(c *sandbox.Successor, passed []int) (any, []*os.File, error) {
 	switch {
@@ -105,57 +113,139 @@ func (h *heirs) start(c *sandbox.Successor, passed []int) (any, []*os.File, erro
 	case len(passed) != sandbox.SuccessorSays-sandbox.SuccessorSocket+1:
 		return nil, nil, refused("cannot start a successor with %d descriptors: it gets the socket and a pipe", len(passed))
 	}
-	program, err := unspoiled(c.Path)
-	if err != nil {
-		return nil, nil, refused("cannot start %s as the daemon's successor: %w", c.Path, err)
-	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.runs {
 		return nil, nil, refused("cannot start a successor: there is one that has not ended")
 	}
-	var own []*os.File
-	defer func() { linux.CloseAll(own...) }()
-	for _, n := range passed {
-		f, err := linux.DupFile(n, "successor's")
-		if err != nil {
-			return nil, nil, err
-		}
-		own = append(own, f)
+	r, files, err := between(c, passed)
+	if err != nil {
+		return nil, nil, err
 	}
-	pidfd := -1
-	cmd := &exec.Cmd{
-		Path: program, Args: c.Args, Env: append([]string{}, c.Env...), Dir: c.Dir,
-		Stdout: os.Stderr, Stderr: os.Stderr, ExtraFiles: own, // the stage has the daemon's
-		SysProcAttr: &syscall.SysProcAttr{Setsid: true, PidFD: &pidfd},
+	d, err := linux.Dup(files[0])
+	var end *os.File
+	if err == nil {
+		end, err = linux.Pollable(d)
 	}
-	if err := startAlone(cmd, c.Umask); err != nil {
-		return nil, nil, refused("cannot start %s as the daemon's successor: %w", c.Path, err)
+	if err != nil {
+		err = errors.Join(err, linux.Kill(files[0], syscall.SIGKILL))
+		linux.CloseAll(files...)
+		return nil, nil, err
 	}
 	h.runs = true
 	go func() {
-		_ = cmd.Wait() // what it says, it says to the daemon
+		_ = linux.WaitGone(end) // what it says, it says to the daemon
+		linux.CloseAll(end)
 		h.mu.Lock()
 		h.runs = false
 		h.mu.Unlock()
 	}()
-	return stagewire.Succeeded{Pid: cmd.Process.Pid}, []*os.File{os.NewFile(uintptr(pidfd), "successor")}, nil
+	return r, files, nil
 }
 
-// startAlone starts a program with a umask that is not this process's: from a thread with
-// a umask of its own, which ends with that (unshare(2), CLONE_FS).
-func startAlone(cmd *exec.Cmd, umask int) error {
-	started := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread()
-		err := os.NewSyscallError("unshare", unix.Unshare(unix.CLONE_FS))
-		if err == nil {
-			unix.Umask(umask)
-			err = cmd.Start()
+// heirFlag makes a stage the process in between.
+const heirFlag = "--heir"
+
+// between starts a successor by a process in between, which ends at once. The successor is
+// then no child of ours but of whoever takes orphans: a service manager waits for no main
+// process that is not its own child.
+func between(c *sandbox.Successor, passed []int) (any, []*os.File, error) {
+	how, err := c.File()
+	if err != nil {
+		return nil, nil, err
+	}
+	defer linux.CloseAll(how)
+	raw, theirs, err := linux.SocketPair("heir")
+	if err != nil {
+		return nil, nil, err
+	}
+	ours, err := linux.Pollable(raw)
+	if err != nil {
+		linux.CloseAll(theirs)
+		return nil, nil, err
+	}
+	defer linux.CloseAll(ours)
+	given := []*os.File{theirs, how}
+	defer func() { linux.CloseAll(given[2:]...) }()
+	for _, n := range passed {
+		f, err := linux.DupFile(n, "successor's")
+		if err != nil {
+			linux.CloseAll(theirs)
+			return nil, nil, err
 		}
-		started <- err
-	}()
-	return <-started
+		given = append(given, f)
+	}
+	cmd := &exec.Cmd{
+		Path: "/proc/self/exe", Args: []string{"pinfold-stage", heirFlag}, Env: []string{}, Dir: "/",
+		Stdout: os.Stderr, Stderr: os.Stderr, ExtraFiles: given,
+	}
+	err = cmd.Start()
+	linux.CloseAll(theirs)
+	if err != nil {
+		return nil, nil, fmt.Errorf("cannot start the daemon's successor: %w", err)
+	}
+	r, files, err := succeeded(ours)
+	if werr := cmd.Wait(); err == nil && werr != nil {
+		err = fmt.Errorf("cannot start the daemon's successor: %w", werr)
+		linux.CloseAll(files...)
+	}
+	return r, files, err
+}
+
+// heir is the process in between: it starts the successor of which descriptor successorFD
+// tells, and answers on connFD.
+func heir(stderr io.Writer) int {
+	for n := connFD; n <= successorFD+2; n++ {
+		unix.CloseOnExec(n)
+	}
+	conn, err := linux.Pollable(os.NewFile(connFD, "stage"))
+	if err != nil {
+		fmt.Fprintln(stderr, "pinfold-stage:", err)
+		return 1
+	}
+	var pid int
+	var pidfd *os.File
+	if err = sandbox.KeepSecrets(); err == nil {
+		pid, pidfd, err = startHeir(os.NewFile(successorFD, "successor"), os.NewFile(successorFD+1, "socket"), os.NewFile(successorFD+2, "pipe"))
+	}
+	var m stagewire.Message
+	if err == nil {
+		m.Body, err = stagewire.Marshal(stagewire.Succeeded{Pid: pid})
+	}
+	if err != nil {
+		m.Error = answerOf(err)
+		err = stagewire.Send(conn, m)
+	} else {
+		err = stagewire.Send(conn, m, pidfd)
+	}
+	if err != nil {
+		fmt.Fprintln(stderr, "pinfold-stage:", err)
+		return 1
+	}
+	return 0
+}
+
+// startHeir starts what a sealed file says, with the descriptors of a successor.
+func startHeir(how, socket, pipe *os.File) (int, *os.File, error) {
+	c, err := sandbox.ReadSuccessor(how)
+	if err != nil {
+		return 0, nil, fmt.Errorf("cannot read how to start the daemon's successor: %w", err)
+	}
+	program, err := unspoiled(c.Path)
+	if err != nil {
+		return 0, nil, refused("cannot start %s as the daemon's successor: %w", c.Path, err)
+	}
+	pidfd := -1
+	cmd := &exec.Cmd{
+		Path: program, Args: c.Args, Env: append([]string{}, c.Env...), Dir: c.Dir,
+		Stdout: os.Stderr, Stderr: os.Stderr, ExtraFiles: []*os.File{socket, pipe}, // the stage has the daemon's
+		SysProcAttr: &syscall.SysProcAttr{Setsid: true, PidFD: &pidfd},
+	}
+	unix.Umask(c.Umask)
+	if err := cmd.Start(); err != nil {
+		return 0, nil, refused("cannot start %s as the daemon's successor: %w", c.Path, err)
+	}
+	return cmd.Process.Pid, os.NewFile(uintptr(pidfd), "successor"), nil
 }
 
 // unspoiled follows a path and returns the program that is there, where nobody but root

@@ -1,6 +1,7 @@
 package stage
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -129,6 +130,9 @@ read -r _ <&3
 		t.Fatalf("start() = %T; want a successor", a)
 	}
 	pid := heir.Pid
+	if parent := parentOf(t, pid); parent == os.Getpid() {
+		t.Error("the successor is a child of its stage; want it to be nobody's, as a service manager wants its main process")
+	}
 	if _, _, err := h.start(c, passed); err == nil || !strings.Contains(err.Error(), "has not ended") {
 		t.Errorf("a second start() = %v; want it refused", err)
 	}
@@ -167,6 +171,20 @@ read -r _ <&3
 			t.Fatal("the successor has not ended; want its stage to see that")
 		}
 	}
+}
+
+func parentOf(t *testing.T, pid int) int {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
+	n, err := strconv.Atoi(f[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
 }
 
 // inheritable are descriptors that this process was started with and that every child gets.

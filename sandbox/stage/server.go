@@ -41,6 +41,9 @@ const connFD = 3
 // Run serves the daemon at the other end of descriptor 3 until that end closes,
 // and returns the exit status: 0, 1 for a failure, 2 for a bad command line.
 func Run(ctx context.Context, args []string, stderr io.Writer) int {
+	if slices.Equal(args, []string{heirFlag}) {
+		return heir(stderr)
+	}
 	c, err := parse(args, stderr)
 	if err != nil {
 		fmt.Fprintln(stderr, "pinfold-stage:", err)
