@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -84,7 +85,7 @@ func succeeded(conn *os.File) (any, []*os.File, error) {
 		err = fmt.Errorf("cannot take a successor: %d descriptors came, not one", len(files))
 	}
 	if err != nil {
-		linux.CloseAll(files...)
+		unwanted(files)
 		return nil, nil, err
 	}
 	return r, files, nil
@@ -128,8 +129,7 @@ func (h *heirs) start(c *sandbox.Successor, passed []int) (any, []*os.File, erro
 		end, err = linux.Pollable(d)
 	}
 	if err != nil {
-		err = errors.Join(err, linux.Kill(files[0], syscall.SIGKILL))
-		linux.CloseAll(files...)
+		unwanted(files)
 		return nil, nil, err
 	}
 	h.runs = true
@@ -142,6 +142,9 @@ func (h *heirs) start(c *sandbox.Successor, passed []int) (any, []*os.File, erro
 	}()
 	return r, files, nil
 }
+
+// heirTime is how long the process in between may take to start a successor.
+const heirTime = 20 * time.Second
 
 // heirFlag makes a stage the process in between.
 const heirFlag = "--heir"
@@ -184,12 +187,28 @@ func between(c *sandbox.Successor, passed []int) (any, []*os.File, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot start the daemon's successor: %w", err)
 	}
-	r, files, err := succeeded(ours)
-	if werr := cmd.Wait(); err == nil && werr != nil {
-		err = fmt.Errorf("cannot start the daemon's successor: %w", werr)
-		linux.CloseAll(files...)
+	err = ours.SetReadDeadline(time.Now().Add(heirTime))
+	var r any
+	var files []*os.File
+	if err == nil {
+		r, files, err = succeeded(ours)
 	}
-	return r, files, err
+	_ = cmd.Process.Kill() // it has answered, or is not to answer any more
+	if err != nil {
+		go func() { _ = cmd.Wait() }() // what hangs in the kernel does not end at once
+		return nil, nil, fmt.Errorf("cannot start the daemon's successor by a process in between: %w", err)
+	}
+	_ = cmd.Wait() // killed or not: now it is nobody's parent
+	return r, files, nil
+}
+
+// unwanted ends successors that nobody takes. One that nobody has a pidfd of ends once it
+// tells its daemon that it could take over, and that listens no more.
+func unwanted(pidfds []*os.File) {
+	for _, f := range pidfds {
+		_ = linux.Kill(f, syscall.SIGKILL) // or it has ended by itself
+	}
+	linux.CloseAll(pidfds...)
 }
 
 // heir is the process in between: it starts the successor of which descriptor successorFD
@@ -215,8 +234,8 @@ func heir(stderr io.Writer) int {
 	if err != nil {
 		m.Error = answerOf(err)
 		err = stagewire.Send(conn, m)
-	} else {
-		err = stagewire.Send(conn, m, pidfd)
+	} else if err = stagewire.Send(conn, m, pidfd); err != nil {
+		unwanted([]*os.File{pidfd})
 	}
 	if err != nil {
 		fmt.Fprintln(stderr, "pinfold-stage:", err)

@@ -130,7 +130,7 @@ read -r _ <&3
 		t.Fatalf("start() = %T; want a successor", a)
 	}
 	pid := heir.Pid
-	if parent := parentOf(t, pid); parent == os.Getpid() {
+	if parent := parentOf(t, pid); parent == os.Getpid() || parentOf(t, parent) == os.Getpid() {
 		t.Error("the successor is a child of its stage; want it to be nobody's, as a service manager wants its main process")
 	}
 	if _, _, err := h.start(c, passed); err == nil || !strings.Contains(err.Error(), "has not ended") {

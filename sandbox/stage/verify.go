@@ -177,12 +177,17 @@ func (l *launcher) awake() error {
 		if err != nil {
 			return failed("look at the pen", err)
 		}
-		if state := stat[bytes.LastIndexByte(stat, ')')+1:]; bytes.HasPrefix(bytes.ToUpper(state), []byte(" T ")) { // stopped, or by a tracer
+		_, state, _ := bytes.Cut(stat[bytes.LastIndexByte(stat, ')')+1:], []byte(" "))
+		if len(state) > 0 && (state[0] == 'T' || state[0] == 't') { // stopped, or by a tracer
 			return errStale
 		}
 	}
 	for _, path := range l.eventFiles() {
-		events, err := linux.ReadNumber(l.kept[path], path, maxProcFile)
+		n, ok := l.kept[path]
+		if !ok {
+			return failed("look at the pen", errors.New(path+" is not open"))
+		}
+		events, err := linux.ReadNumber(n, path, maxProcFile)
 		if err != nil {
 			return failed("look at the pen", err)
 		}

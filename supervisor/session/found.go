@@ -116,18 +116,19 @@ func (s *Session) abandon(p *process, st *started, audited bool) {
 	}
 	s.host.Registry.disown(p.id)
 	s.wg.Go(func() {
-		ctx := context.WithoutCancel(s.base)
-		now, cancel := context.WithTimeout(ctx, 0) // nothing lingers
-		defer cancel()
-		s.empty(ctx, now, p, st, time.Now())
+		ended := p.end.at
+		if ended.IsZero() {
+			ended = time.Now()
+		}
+		s.empty(context.WithoutCancel(s.base), p.lingering, p, st, ended) // nothing lingers: p was stopped
 		v, err := stood(&p.noted.r)
 		if err != nil {
 			s.log.Error("cannot read the verdict of a process", attrProc(p.id), attrErr(err))
 		}
-		if live && v.Cause == proto.CauseLost {
-			v.By = "daemon"
-		}
 		if live {
+			if v.Cause == proto.CauseLost && st.proc != nil { // it is this daemon that ends it
+				v.By = "daemon"
+			}
 			s.noteEnd(p, v.EndedAt.Time(), v)
 		}
 		if !audited {

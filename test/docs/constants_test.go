@@ -29,7 +29,7 @@ func limitFiles() []string {
 		"policy/defaults.go", "policy/environ.go", "policy/yaml.go",
 		"proto/proto.go", "proto/client/client.go",
 		"sandbox/validate.go", "sandbox/probe_child.go", "sandbox/internal/closure/closure.go", "sandbox/internal/stagewire/stagewire.go",
-		"sandbox/stage/cache.go", "sandbox/stage/gate.go", "sandbox/stage/idmap.go", "sandbox/stage/launch.go", "sandbox/stage/look.go",
+		"sandbox/stage/cache.go", "sandbox/stage/gate.go", "sandbox/stage/heir.go", "sandbox/stage/idmap.go", "sandbox/stage/launch.go", "sandbox/stage/look.go",
 		"sandbox/stage/scratch.go", "sandbox/stage/server.go", "sandbox/stage/trusted.go",
 		"supervisor/adopt.go", "supervisor/conn.go", "supervisor/state.go", "supervisor/supervisor.go",
 		"supervisor/relay/relay.go",
@@ -44,6 +44,7 @@ func limitFiles() []string {
 func noLimits() map[string]string {
 	return map[string]string{
 		"cmd/pinfold.readyFD":               "a descriptor",
+		"sandbox/stage.successorFD":         "a descriptor",
 		"audit.ManyUIDs":                    "a uid",
 		"cgroup.leastPage":                  "how the kernel reads",
 		"cgroup.longestRecord":              "how the kernel writes",

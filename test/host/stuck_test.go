@@ -26,6 +26,7 @@ func TestAStuckPenIsReplaced(t *testing.T) {
 		"its process stopped": func(job string) error { return halt(t, job) },
 		"its PID 1 stopped":   func(job string) error { return halt(t, filepath.Join(filepath.Dir(job), "init")) },
 		"its process frozen":  freeze,
+		"its PID 1 frozen":    func(job string) error { return freeze(filepath.Join(filepath.Dir(job), "init")) },
 		"all of it frozen":    func(job string) error { return freeze(filepath.Dir(job)) },
 	} {
 		t.Run(name, func(t *testing.T) {

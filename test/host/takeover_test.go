@@ -308,7 +308,9 @@ func TestAnEndIsAuditedOnce(t *testing.T) {
 		{name: "whole, and the pens live", damage: whole, alive: true, kept: true},
 		{name: "no session", damage: noSession, twice: true},
 		{name: "no session, and the pens live", damage: noSession, alive: true},
+		{name: "no session, of one that was being ended", damage: noSession, stop: true},
 		{name: "no spool", damage: noSpool},
+		{name: "no spool, of one that was being ended", damage: noSpool, stop: true},
 		{name: "no spool, and the pens live", damage: noSpool, alive: true},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -322,6 +324,7 @@ type onceRow struct {
 	name   string
 	damage func(d *daemon, r record.Process) error // to what is left of a process
 	alive  bool                                    // PID 1 of each pen goes on
+	stop   bool                                    // the time of what runs was up
 	twice  bool                                    // the next daemon was killed before it had removed what it told of
 	kept   bool                                    // the processes are taken up
 }
@@ -341,7 +344,7 @@ func (row onceRow) run(t *testing.T, d *daemon) {
 		killPID1(t, untold.PID)
 		killPID1(t, running.PID)
 	}
-	all := row.leave(t, d, told.ID, untold.ID)
+	all := row.leave(t, d, told.ID, untold.ID, running.ID)
 	d.next(t)
 	eventually(t, "the process whose verdict stood is gone", func() bool { return procState(untold.PID) == "" })
 	cause := proto.CauseLost
@@ -350,6 +353,9 @@ func (row onceRow) run(t *testing.T, d *daemon) {
 		if _, err := d.back(m, proto.Handshake{}).Kill(soon(t), running.ID, proto.SigKill); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if row.stop {
+		cause = proto.CauseTimeoutWall
 	}
 	eventually(t, "the process that ran is gone", func() bool { return procState(running.PID) == "" })
 	if row.twice {
@@ -369,8 +375,8 @@ func (row onceRow) run(t *testing.T, d *daemon) {
 }
 
 // leave is what a daemon leaves that was killed at the end of two processes, of which it had
-// told one in its audit record and not in its own, and the other in its own alone.
-func (row onceRow) leave(t *testing.T, d *daemon, told, untold string) []record.Process {
+// told one in its audit record and not in its own, and the other in its own alone, while a third runs.
+func (row onceRow) leave(t *testing.T, d *daemon, told, untold, running string) []record.Process {
 	t.Helper()
 	all := d.records().Processes
 	at := func(id string) *record.Process {
@@ -379,6 +385,9 @@ func (row onceRow) leave(t *testing.T, d *daemon, told, untold string) []record.
 	a, b := at(told), at(untold)
 	a.Audited, a.Told = false, false
 	b.Verdict, b.Exited = a.Verdict, a.Exited
+	if row.stop {
+		at(running).Stop = record.Stop{Cause: string(proto.CauseTimeoutWall), By: "timer", Scope: "process", Due: record.Now()}
+	}
 	d.put(t, all)
 	for _, r := range all {
 		if err := row.damage(d, r); err != nil {
