@@ -66,7 +66,7 @@ func crashSize(t *testing.T, short int) int {
 	v, ok := os.LookupEnv(crashVar)
 	switch {
 	case !ok && testing.Short():
-		return short / 2
+		return short / 3
 	case !ok:
 		return short
 	}
