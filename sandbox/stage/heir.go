@@ -72,7 +72,7 @@ func (o *owners) succeed(passed []int) (any, []*os.File, error) {
 func succeeded(conn *os.File) (any, []*os.File, error) {
 	a, fds, err := stagewire.Receive(conn, make([]byte, stagewire.MaxInline))
 	if err != nil {
-		return nil, nil, fmt.Errorf("cannot ask for a successor: %w", err)
+		return nil, nil, fmt.Errorf("cannot start a successor: no answer from who was to start it: %w", err)
 	}
 	files := linux.Files(fds)
 	var r stagewire.Succeeded
@@ -94,15 +94,25 @@ func succeeded(conn *os.File) (any, []*os.File, error) {
 // answer is the other side of owners.succeed.
 func (h *heirs) answer(conn *os.File, c *sandbox.Successor, passed []int) error {
 	r, files, err := h.start(c, passed)
+	return tell(conn, r, files, err)
+}
+
+// tell answers a request for a successor. One that cannot be told of is ended.
+func tell(conn *os.File, r any, files []*os.File, err error) error {
+	var m stagewire.Message
+	if err == nil {
+		m.Body, err = stagewire.Marshal(r)
+	}
 	if err != nil {
+		unwanted(files)
 		return stagewire.Send(conn, stagewire.Message{Error: answerOf(err)})
 	}
-	defer linux.CloseAll(files...)
-	b, err := stagewire.Marshal(r)
-	if err != nil {
+	if err = stagewire.Send(conn, m, files...); err != nil {
+		unwanted(files)
 		return err
 	}
-	return stagewire.Send(conn, stagewire.Message{Body: b}, files...)
+	linux.CloseAll(files...)
+	return nil
 }
 
 // start has a successor started, which gets the descriptors that were passed from
@@ -196,7 +206,7 @@ func between(c *sandbox.Successor, passed []int) (any, []*os.File, error) {
 	_ = cmd.Process.Kill() // it has answered, or is not to answer any more
 	if err != nil {
 		go func() { _ = cmd.Wait() }() // what hangs in the kernel does not end at once
-		return nil, nil, fmt.Errorf("cannot start the daemon's successor by a process in between: %w", err)
+		return nil, nil, err
 	}
 	_ = cmd.Wait() // killed or not: now it is nobody's parent
 	return r, files, nil
@@ -222,22 +232,12 @@ func heir(stderr io.Writer) int {
 		fmt.Fprintln(stderr, "pinfold-stage:", err)
 		return 1
 	}
-	var pid int
-	var pidfd *os.File
+	var r any
+	var files []*os.File
 	if err = sandbox.KeepSecrets(); err == nil {
-		pid, pidfd, err = startHeir(os.NewFile(successorFD, "successor"), os.NewFile(successorFD+1, "socket"), os.NewFile(successorFD+2, "pipe"))
+		r, files, err = startHeir(os.NewFile(successorFD, "successor"), os.NewFile(successorFD+1, "socket"), os.NewFile(successorFD+2, "pipe"))
 	}
-	var m stagewire.Message
-	if err == nil {
-		m.Body, err = stagewire.Marshal(stagewire.Succeeded{Pid: pid})
-	}
-	if err != nil {
-		m.Error = answerOf(err)
-		err = stagewire.Send(conn, m)
-	} else if err = stagewire.Send(conn, m, pidfd); err != nil {
-		unwanted([]*os.File{pidfd})
-	}
-	if err != nil {
+	if err := tell(conn, r, files, err); err != nil {
 		fmt.Fprintln(stderr, "pinfold-stage:", err)
 		return 1
 	}
@@ -245,14 +245,14 @@ func heir(stderr io.Writer) int {
 }
 
 // startHeir starts what a sealed file says, with the descriptors of a successor.
-func startHeir(how, socket, pipe *os.File) (int, *os.File, error) {
+func startHeir(how, socket, pipe *os.File) (any, []*os.File, error) {
 	c, err := sandbox.ReadSuccessor(how)
 	if err != nil {
-		return 0, nil, fmt.Errorf("cannot read how to start the daemon's successor: %w", err)
+		return nil, nil, fmt.Errorf("cannot read how to start the daemon's successor: %w", err)
 	}
 	program, err := unspoiled(c.Path)
 	if err != nil {
-		return 0, nil, refused("cannot start %s as the daemon's successor: %w", c.Path, err)
+		return nil, nil, refused("cannot start %s as the daemon's successor: %w", c.Path, err)
 	}
 	pidfd := -1
 	cmd := &exec.Cmd{
@@ -262,9 +262,9 @@ func startHeir(how, socket, pipe *os.File) (int, *os.File, error) {
 	}
 	unix.Umask(c.Umask)
 	if err := cmd.Start(); err != nil {
-		return 0, nil, refused("cannot start %s as the daemon's successor: %w", c.Path, err)
+		return nil, nil, refused("cannot start %s as the daemon's successor: %w", c.Path, err)
 	}
-	return cmd.Process.Pid, os.NewFile(uintptr(pidfd), "successor"), nil
+	return stagewire.Succeeded{Pid: cmd.Process.Pid}, []*os.File{os.NewFile(uintptr(pidfd), "successor")}, nil
 }
 
 // unspoiled follows a path and returns the program that is there, where nobody but root

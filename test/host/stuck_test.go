@@ -14,8 +14,8 @@ import (
 	"pinfold/proto"
 )
 
-// stuckLimit is what a spawn may take whose ready pen does not answer: the daemon's wait
-// for that, 500 ms, and a whole start on a busy host.
+// stuckLimit is what a spawn may take whose ready pen was stopped: a whole start on a busy
+// host.
 const stuckLimit = 4 * time.Second
 
 // TestAStuckPenIsReplaced: a pen that somebody stopped while it waited for its spawn costs
